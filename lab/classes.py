@@ -72,9 +72,12 @@ def _install(version: str, classes: Path) -> None:
         made = folder / "made"
         with tarfile.open(archive) as members:
             for member in members:
-                member.name = member.name.partition("/")[2]
-                if member.name.startswith("vllm/") and member.name.endswith((".py", ".json")):
-                    members.extract(member, made, filter="data")
+                path = member.name.partition("/")[2]
+                file = members.extractfile(member)
+                is_source = path.startswith("vllm/") and path.endswith((".py", ".json"))
+                if is_source and ".." not in path and file is not None:
+                    (made / path).parent.mkdir(parents=True, exist_ok=True)
+                    (made / path).write_bytes(file.read())
 
         # vLLM looks its version up, in which the platform is.
         info = made / f"vllm-{version}+cpu.dist-info"

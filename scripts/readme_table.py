@@ -7,13 +7,14 @@ FOLDER/README.md.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
-from sidecar.alerting.conditions import PUSHED
+from sidecar.alerting.conditions import NOT_PUSHED, PUSHED
 
 _MARKS = ("<!-- written by scripts/docs from {source} -->\n", "<!-- end -->\n")
 
@@ -42,10 +43,11 @@ def alerts_table(rules: Path) -> Iterator[str]:
     yield "| alert | severity | direct push | says |\n| --- | --- | --- | --- |\n"
     groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
-        says = rule["annotations"]["summary"].removeprefix("{{ $labels.model_name }}: ")
+        says = re.sub(r"^\{\{[^}]+\}\}: ", "", rule["annotations"]["summary"])
         link = f"[{rule['alert'].removeprefix('SpecDecode')}](runbooks/{rule['alert']}.md)"
-        pushed = "yes" if rule["alert"] in PUSHED else ""
-        yield f"| {link} | {rule['labels']['severity']} | {pushed} | {_cell(says)} |\n"
+        severity = rule["labels"]["severity"]
+        is_pushed = rule["alert"] in PUSHED and f"{rule['alert']}/{severity}" not in NOT_PUSHED
+        yield f"| {link} | {severity} | {'yes' if is_pushed else ''} | {_cell(says)} |\n"
 
 
 def values_table(values: Path) -> Iterator[str]:

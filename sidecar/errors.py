@@ -126,6 +126,22 @@ def _status_remedy(status: int) -> str:
             return "Is this vLLM's own address?"
 
 
+class TlsRefused(ScrapeError):
+    """The server ended a new TLS connection without an answer.
+
+    One does that asks for a certificate of the client's and gets none, or another authority's. The
+    servers in use do not say so: their alert is not sent before they close.
+    """
+
+    reason = "tls_refused"
+    remedy = (
+        "If vLLM asks for a client certificate (--ssl-cert-reqs 2), set vllm_cert_file and"
+        " vllm_key_file, of one that its --ssl-ca-certs has signed. Otherwise, something between"
+        " the sidecar and vLLM ends TLS connections."
+    )
+    has_answer = True
+
+
 class Interrupted(ScrapeError):
     """The response was cut off, or its HTTP framing is invalid."""
 

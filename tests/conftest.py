@@ -203,6 +203,3 @@ def authority(tmp_path):
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files")
-    parser.addoption(
-        "--null-pairs", type=int, default=100, help="equal versions that a rollout compares"
-    )

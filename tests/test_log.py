@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,8 +21,10 @@ class Terminal(io.StringIO):
 def _logging_as_it_was():
     root = logging.getLogger()
     handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
+    make_record = logging.getLogRecordFactory()
     yield
     root.handlers, logging.raiseExceptions = handlers, raises
+    logging.setLogRecordFactory(make_record)
     root.setLevel(level)
     structlog.reset_defaults()
 
@@ -179,9 +180,15 @@ def test_ever_new_reasons_do_not_fill_the_log(states, lines):
     assert 0 < len(lines()) <= 16
 
 
-def test_lines_past_the_limit_of_a_minute_are_left_out_and_counted(lines, monkeypatch):
+def test_lines_past_the_limit_of_a_minute_are_left_out_and_counted(lines):
     log, now = structlog.get_logger("sidecar.test"), [6000.0]
-    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    def record_of_now(*arguments, **more):
+        record = logging.LogRecord(*arguments, **more)
+        record.created = now[0]
+        return record
+
+    logging.setLogRecordFactory(record_of_now)
     for _ in range(1000):
         log.info("engine found")
     now[0] += 60

@@ -10,15 +10,14 @@ import socket
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.core.process import LISTEN, cpu_seconds, get, rss_mib, sidecar_process
 from benchmarks.table import Row
-from sidecar.requests.messages import MAX_PACKET_BYTES
-from sidecar.requests.tally import MAX_POSITIONS
+from sidecar.requests.messages import MAX_PACKET_BYTES, VERSION
 
 _SENDERS = 32
-_ROWS = 250
+_CELLS = 64
+_NUMBERS = 2 * 140  # of drafts in each: as many as fit
 _SECONDS = 15
 _HELLO = {
     "plugin": "0", "vllm": "0", "model": "m", "engine": 0, "started": 0.0, "state": "observing",
@@ -27,16 +26,13 @@ _HELLO = {
 
 
 def _largest() -> bytes:
-    positions: dict[str, Any] = {
-        "drafted_at": [1] * MAX_POSITIONS,
-        "accepted_at": [0] * MAX_POSITIONS,
-    }
-    counts = {"drafts": 1, "draft_tokens": MAX_POSITIONS, "accepted_tokens": 0} | positions
-    rows = [{"key": key, "since": 1.0, "counts": counts} for key in range(_ROWS)]
-    total = {"drafts": _ROWS, "draft_tokens": _ROWS * MAX_POSITIONS}
-    packet = {"v": 2, "report": {"temperature": rows, "end": {"total": total, "lost": 0}}}
-    text = json.dumps(packet, separators=(",", ":")).encode()
-    assert len(text) <= MAX_PACKET_BYTES
+    numbers = [0] * 5 + [100_000] * _NUMBERS
+    cells = [[key, 0, 0, None, numbers] for key in range(_CELLS)]
+    end = {"at": 1.0, "lost": 0, "endings": {}}
+    end |= dict.fromkeys(("steps", "generation_tokens", "running", "waiting"), 1)
+    report = {"requests": cells, "steps": [], "finished": [], "end": end}
+    text = json.dumps({"v": VERSION, "report": report}, separators=(",", ":")).encode()
+    assert MAX_PACKET_BYTES * 0.9 < len(text) <= MAX_PACKET_BYTES
     return text
 
 
@@ -45,7 +41,7 @@ def _send(path: str) -> None:
     for number in range(_SENDERS):
         sender = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sender.connect(path)
-        sender.send(json.dumps({"v": 2, "hello": _HELLO | {"start": str(number)}}).encode())
+        sender.send(json.dumps({"v": VERSION, "hello": _HELLO | {"start": str(number)}}).encode())
         sender.setblocking(False)
         senders.append(sender)
     while True:

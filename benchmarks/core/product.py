@@ -5,8 +5,8 @@ There is no network, and the time is simulated.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from operator import attrgetter
+from dataclasses import asdict, astuple
+from typing import Any
 
 import structlog
 
@@ -25,17 +25,15 @@ from sidecar.requests.messages import (
     HelloState,
     ReportEnd,
     ReportPart,
-    Row,
-    TallyRow,
 )
-from sidecar.requests.tables import Table
-from sidecar.requests.tally import Outcome, Tally
+from sidecar.requests.tables import CellKey
+from sidecar.requests.tally import Outcome
 from sidecar.settings import load_settings
+from tests.cells import numbers
 
 _TEMPERATURES = (0, 20, 60, 100)
 _REQUESTS_A_POLL = 10
 _REQUESTS_ENDED = 125  # at most, per poll; those that are not reported count as lost
-_COUNTED = attrgetter("drafts", "draft_tokens", "accepted_tokens")
 
 
 class Product:
@@ -98,38 +96,60 @@ def report(engine: EngineSnapshot, poll: int, requests: Sequence[FinishedRequest
 
     The last temperature also gets the remainder.
     """
-    ended = _REQUESTS_ENDED * poll
-    total = _tally([int(engine.counters[counter]) * (poll + 1) for counter in SPECULATION], ended)
-    part = _tally(
-        [count // len(_TEMPERATURES) for count in _COUNTED(total)], ended // len(_TEMPERATURES)
+    counted = [int(engine.counters[counter]) * (poll + 1) for counter in SPECULATION]
+    whole = [_REQUESTS_ENDED * poll, *counted]
+    part = [number // len(_TEMPERATURES) for number in whole]
+    rest = [
+        number - each * (len(_TEMPERATURES) - 1) for number, each in zip(whole, part, strict=True)
+    ]
+
+    end = ReportEnd(
+        at=float(poll),
+        steps=poll,
+        generation_tokens=int(engine.counters[names.Counter.GENERATION_TOKENS]) * (poll + 1),
+        running=0,
+        waiting=0,
+        lost=0,
+        endings={},
     )
-    rows, left = list[TallyRow](), total
-    for temperature in _TEMPERATURES:
-        row = left if temperature == _TEMPERATURES[-1] else part
-        left = left - row
-        rows.append(Row(key=temperature, since=0.0, counts=_with_positions(row)))
-    other = replace(total, drafts=0, draft_tokens=0, accepted_tokens=0, stopped=0)
-    prompts: tuple[TallyRow, ...] = (
-        Row(key=8, since=0.0, counts=total),
-        Row(key=12, since=0.0, counts=other),
+    cells = tuple(
+        (CellKey(temperature, 0, 8, None), numbers(*(rest if is_last else part)))
+        for temperature in _TEMPERATURES
+        for is_last in [temperature == _TEMPERATURES[-1]]
     )
-    end = ReportEnd(total=total, lost=0)
-    tables = {Table.TEMPERATURE: tuple(rows), Table.PROMPT_TOKENS: prompts}
-    return ReportPart(tables=tables, finished=tuple(requests), end=end)
+    return ReportPart(cells=cells, finished=tuple(requests), end=end)
 
 
-def _tally(counts: Sequence[int], stopped: int) -> Tally:
-    drafts, draft_tokens, accepted_tokens = counts
-    return Tally(
-        stopped=stopped, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens
-    )
+def packed(part: ReportPart) -> dict[str, Any]:
+    """A part of a report as the plug-in sends it."""
+    end = None
+    if part.end is not None:
+        end = {**asdict(part.end), "endings": {}}
+    return {
+        "requests": [[*astuple(key), counted] for key, counted in part.cells],
+        "steps": [],
+        "finished": [_packed(request) for request in part.finished],
+        "end": end,
+    }
 
 
-def _with_positions(tally: Tally) -> Tally:
-    each = (tally.drafts, tally.drafts, tally.draft_tokens - 2 * tally.drafts)
-    return replace(
-        tally, drafted_at=each, accepted_at=(min(tally.accepted_tokens, tally.drafts), 0, 0)
-    )
+def _packed(request: FinishedRequest) -> list[Any]:
+    return [
+        request.temperature,
+        0,
+        request.adapter,
+        request.prompt_tokens,
+        request.cached_tokens,
+        request.output_tokens,
+        request.outcome,
+        request.ending,
+        request.drafts,
+        request.draft_tokens,
+        request.accepted_tokens,
+        request.arrival,
+        request.first_token,
+        request.last_token,
+    ]
 
 
 def finished(number: int, poll: int) -> FinishedRequest:

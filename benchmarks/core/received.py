@@ -11,18 +11,19 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pydantic import TypeAdapter
 
 from benchmarks.core.pages import later, real_page, with_engines
-from benchmarks.core.product import finished, hello, report
+from benchmarks.core.product import finished, hello, packed, report
 from benchmarks.table import Row
 from sidecar.analysis.state import State
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.snapshot import EngineSnapshot, SnapshotReader
-from sidecar.requests.messages import MAX_FINISHED, VERSION, Hello, ReportPart
+from sidecar.requests.messages import MAX_ITEMS, VERSION, Hello, ReportPart
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import load_settings
 
@@ -35,18 +36,14 @@ _BEGIN = 1000  # the first second
 def _packets(engine: EngineSnapshot, second: int) -> list[bytes]:
     """The packets that an engine's plug-in sends in one second."""
     requests = [finished(number, second) for number in range(_REQUESTS)]
-    parts = [requests[start : start + MAX_FINISHED] for start in range(0, _REQUESTS, MAX_FINISHED)]
+    parts = [requests[start : start + MAX_ITEMS] for start in range(0, _REQUESTS, MAX_ITEMS)]
     finished_parts = [ReportPart(finished=tuple(part)) for part in parts]
-    whole = [*finished_parts, report(engine, second, ())]
-    return [_packet("report", part) for part in whole]
+    whole = [report(engine, second, ()), *finished_parts]
+    return [_packet("report", packed(part)) for part in whole]
 
 
-def _packet(kind: str, message: Hello | ReportPart) -> bytes:
-    return b'{"v":%d,"%s":%s}' % (
-        VERSION,
-        kind.encode(),
-        TypeAdapter(type(message)).dump_json(message),
-    )
+def _packet(kind: str, message: dict[str, Any]) -> bytes:
+    return json.dumps({"v": VERSION, kind: message}, separators=(",", ":")).encode()
 
 
 def _send(path: Path, engines: list[EngineSnapshot]) -> None:
@@ -54,7 +51,8 @@ def _send(path: Path, engines: list[EngineSnapshot]) -> None:
     connections = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
     for connection, engine in zip(connections, engines, strict=True):
         connection.connect(str(path))
-        connection.send(_packet("hello", hello(engine)))
+        introduction = TypeAdapter(Hello).dump_python(hello(engine), mode="json")
+        connection.send(_packet("hello", introduction))
     for second in itertools.count(_BEGIN):
         for connection, engine in zip(connections, engines, strict=True):
             for packet in _packets(engine, second):

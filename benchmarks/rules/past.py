@@ -34,6 +34,7 @@ def _series(pod: int) -> Iterator[tuple[str, float, int]]:
     model = f'{own},model_name="m"'
     yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0, _EVERY
     yield f"pod:specdec_engine_draft_tokens:rate5m{{{model}}}", 15.0, _EVERY
+    yield f"pod:specdec_acceptance:judged{{{model}}}", 0.4, _EVERY
     yield f"pod:specdec_engine_accepted_tokens:rate5m{{{model}}}", 12.0, _EVERY
     for quantile in ("0.5", "0.99"):
         yield (
@@ -55,16 +56,27 @@ def _lately(pod: int) -> Iterator[tuple[str, float]]:
     manner = 'method="eagle3",draft_tokens="3",adaptive_verification="false"'
     yield f"specdec_up{{{own}}}", 1.0
     yield f'specdec_requests_running{{{own},model_name="m",engine="0"}}', 1.0
-    yield f'pod:specdec_acceptance:judged{{{own},model_name="m"}}', 0.4
+    links = 'runbooks="http://runbooks",dashboards="http://dashboards"'
+    yield f"specdec_links_info{{{own},{links}}}", 1.0
+    yield f'pod:specdec_served:timestamp_seconds{{{own},model_name="m"}}', _END - 60.0
     yield f'pod:specdec_by_time:bool{{{own},model_name="m"}}', 1.0
     yield f'pod:specdec_speedup:ratio{{{own},model_name="m"}}', 1.2
     for temperature in _TEMPERATURES:
         labels = f'model_name="m",temperature="{temperature}",{manner}'
-        yield f"pod_temperature:specdec_low:bool{{{own},{labels}}}", 1.0
-        yield f"pod_temperature:specdec_not_low:timestamp_seconds{{{own},{labels}}}", _END - 60.0
+        yield f"pod_temperature:specdec_acceptance:by_manner{{{own},{labels}}}", 0.4
+        yield f"pod_temperature:specdec_acceptance:mean8h{{{own},{labels}}}", 0.7
+        yield f"pod_temperature:specdec_acceptance:variance8h{{{own},{labels}}}", 0.0009
         if pod == 0:
-            name = "model_temperature:specdec_not_low:timestamp_seconds"
-            yield f'{name}{{namespace="prod",{labels}}}', _END - 60.0
+            name = "model_temperature:specdec_acceptance:mean8h"
+            yield f'{name}{{namespace="prod",{labels}}}', 0.7
+    if pod == 0:
+        workload = 'namespace="prod",job="vllm"'
+        yield f'workload:specdec_served:timestamp_seconds{{{workload},model_name="m"}}', _END - 60.0
+        yield f"workload:specdec_load_seconds:last{{{workload}}}", 300.0
+        yield (
+            'model:specdec_requested:timestamp_seconds{namespace="prod",model_name="m"}',
+            _END - 60,
+        )
 
 
 def _write(path: Path) -> None:

@@ -40,6 +40,9 @@ NO_ANSWER: Final = frozenset(
     error.reason for error in (BadStatus, Interrupted, TimedOut, Unreachable)
 )
 _DOWN_SECONDS: Final = 180.0  # as in the rule, whose `for` would begin anew with Prometheus
+# The rules on rates and times count the full minutes at which they hold, both ends of ten minutes
+# included, for the same reason.
+_COUNTED: Final = re.compile(r"count_over_time\([\w:]+\[25m:1m\]\) >= (\d+)")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -61,6 +64,8 @@ class Alert(StrEnum):
 
 PUSHED: Final = frozenset({*Alert, *(limit.alert for limit in LIMITS)})
 """The alerts that one pod's report tells, by name."""
+NOT_PUSHED: Final = frozenset({f"{Alert.DOWN}/warning"})
+"""Of these, the rules (``name/severity``) that compare a pod with others: its push pages."""
 # The critical alerts that one cause can raise: of a model, one at a time.
 ONE_CAUSE: Final = frozenset({Alert.COLLAPSED, Alert.LOW, Alert.SLOWER})
 
@@ -70,6 +75,7 @@ class Rule:
     """One alert.
 
     Its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds.
+    ``first`` is what to do first, in a few words; only those that page have it.
     """
 
     name: str
@@ -78,6 +84,7 @@ class Rule:
     keep: float
     summary: str
     description: str
+    first: str = ""
 
     def text(self, template: str, labels: Mapping[str, str], value: float) -> str:
         """``summary`` or ``description`` with an alert's labels and value filled in."""
@@ -99,11 +106,24 @@ def load_rules() -> dict[str, Rule]:
         name = entry["alert"]
         labels = entry["labels"]
         texts = entry["annotations"]
-        wait, keep = (_seconds(entry.get(key, "0s")) for key in ("for", "keep_firing_for"))
         key = f"{name}/{labels['severity']}" if name in rules else name
-        rules[key] = Rule(name, labels, wait, keep, texts["summary"], texts["description"])
+        rules[key] = Rule(
+            name,
+            labels,
+            wait=_wait(entry),
+            keep=_seconds(entry.get("keep_firing_for", "0s")),
+            summary=texts["summary"],
+            description=texts["description"],
+            first=texts.get("first", ""),
+        )
 
     return rules
+
+
+def _wait(entry: Mapping[str, str]) -> float:
+    """Seconds for which a rule's condition must hold."""
+    counted = _COUNTED.search(entry["expr"])
+    return 60.0 * (int(counted[1]) - 1) if counted else _seconds(entry.get("for", "0s"))
 
 
 def _seconds(duration: str) -> float:
@@ -138,7 +158,7 @@ def conditions(
     vLLM must be down.
     """
     if rule := _on_vllm(report, past, thresholds, pace):
-        yield Condition(rule, {}, context=_page_answer(report))
+        yield Condition(rule, _labels(rule, report), context=_page_answer(report))
 
     for model in report.models:
         context = _context(report, model)
@@ -148,6 +168,13 @@ def conditions(
             is_on_replies = rule == Alert.OUTPUT_WORSE
             said = _context_of_replies(model) if is_on_replies else context
             yield Condition(rule, {"model_name": model.model_name, **labels}, value, said)
+
+
+def _labels(rule: str, report: Report) -> Mapping[str, str]:
+    """An outage is a model's, as in the rules; of what is never read nobody knows which."""
+    if rule == Alert.DOWN and report.models:
+        return {"model_name": report.models[0].model_name}
+    return _NOTHING
 
 
 def _on_vllm(report: Report, past: Past, thresholds: Thresholds, pace: float) -> str | None:
@@ -211,7 +238,7 @@ def _losing(
     is_measured = whole.by_speedup is not None
     low = None if is_measured else _low(whole, loses=True)
     is_critical = low is not None and thresholds.acceptance_low_is_critical
-    has_dropped = past.has_dropped(model) and not is_measured
+    has_dropped = low is not None and past.has_dropped(model)
     is_alarming = (has_dropped or is_critical) and not whole.has_collapsed
     stays_low = paged == Alert.LOW and _low(whole, loses=True) is not None
 

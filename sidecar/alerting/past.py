@@ -1,13 +1,18 @@
 """What the direct push remembers of earlier reports; with Prometheus, the rules look it up."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.analysis.judgement import Judgement, Verdict
+from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import ModelReport, Report
 
-_DAY: Final = 86_400.0  # seconds for which a rate that was not low counts
+_DAY: Final = 86_400.0  # seconds for which a rate is remembered
+_MEMORY: Final = 28_800.0  # seconds over which mean and variance are taken, as in the rules
+_LEAST_SPREAD: Final = 0.03  # of a rate that has hardly any past
+_SPREADS: Final = 3.0  # a rate fell if it is so many spreads below its past, ...
+_LEAST_FALL, _SURE_FALL = 0.05, 0.15  # ... by the first at least; by the second in any case
 # A method that nothing names and that drafts so many tokens at once drafts none of them singly.
 _ONE_PASS_TOKENS: Final = 9
 _VARYING: Final = 0.1  # draft tokens per draft this far from a whole number come from several
@@ -17,24 +22,39 @@ _Place = tuple[str, str | None, tuple[object, ...]]  # model, temperature (None:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """One acceptance rate that is judged, and whether it is low."""
+    """An acceptance rate that is judged, and of how many draft tokens."""
 
     place: _Place
-    is_low: bool
-    loses: bool
+    value: float
+    draft_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """A rate's mean and variance up to ``at``, Unix seconds."""
+
+    at: float
+    mean: float
+    variance: float = _LEAST_SPREAD**2
+
+    def followed_by(self, rate: float, at: float) -> "_Usual":
+        weight = min(max(at - self.at, 0.0) / _MEMORY, 1.0)
+        off = rate - self.mean
+        variance = (1 - weight) * (self.variance + weight * off**2)
+        return _Usual(at, self.mean + weight * off, variance)
 
 
 class Past:
-    """When the push began, whether an engine hung, and which rates were not low within a day.
+    """When the push began, whether an engine hung, and how each acceptance rate was within a day.
 
-    Bounded: a rate that was not low for a day is forgotten, and there is one for each model,
+    Bounded: a rate that was not seen for a day is forgotten, and there is one for each model,
     temperature and manner of drafting.
     """
 
     def __init__(self) -> None:
         self.began: float | None = None  # Unix seconds of the first report; None before it
         self.was_stalled = False  # whether an engine was stalled at the last good poll
-        self._not_low: dict[_Place, float] = {}  # when each rate was last not low
+        self._usual: dict[_Place, _Usual] = {}
 
     def observe(self, report: Report) -> None:
         """Takes in a report, each only once and in their order."""
@@ -45,20 +65,30 @@ class Past:
             self.was_stalled = bool(report.health.stalled)
 
         since = report.at - _DAY
-        self._not_low = {place: at for place, at in self._not_low.items() if at > since}
+        self._usual = {place: usual for place, usual in self._usual.items() if usual.at > since}
         for model in report.models:
             for rate in _rates(model):
-                if not rate.is_low:
-                    self._not_low[rate.place] = report.at
+                usual = self._usual.get(rate.place, _Usual(report.at, rate.value))
+                self._usual[rate.place] = usual.followed_by(rate.value, report.at)
 
     def has_dropped(self, model: ModelReport) -> bool:
-        """Whether a rate that was not low within a day is low now, and loses by it.
+        """Whether the model's rate is below what each temperature's own past gives today.
 
-        It is compared with itself: the same temperature, drafted in the same manner.
+        Each temperature is compared with itself, drafted in the same manner, and counts by its
+        share of today's draft tokens: a change of the mix is no drop.
         """
-        return any(
-            rate.is_low and rate.loses and rate.place in self._not_low for rate in _rates(model)
-        )
+        rates = [(rate, self._usual[rate.place]) for rate in _rates(model) if self._knows(rate)]
+        tokens = sum(rate.draft_tokens for rate, _ in rates)
+        if not tokens:
+            return False
+
+        fall = sum(rate.draft_tokens * (usual.mean - rate.value) for rate, usual in rates)
+        spread = sum(rate.draft_tokens * math.sqrt(usual.variance) for rate, usual in rates)
+        least = min(max(_SPREADS * spread / tokens, _LEAST_FALL), _SURE_FALL)
+        return fall / tokens > least
+
+    def _knows(self, rate: _Rate) -> bool:
+        return rate.place in self._usual
 
 
 def _rates(model: ModelReport) -> Iterator[_Rate]:
@@ -67,17 +97,16 @@ def _rates(model: ModelReport) -> Iterator[_Rate]:
     if manner is None:
         return
 
-    judged = [part for part in model.temperatures if part.judgement.judged is not None]
-    for part in judged:
-        place = model.model_name, part.temperature, manner
-        yield _rate(place, part.judgement)
-
-    if not judged and model.judgement.judged is not None:
-        yield _rate((model.model_name, None, manner), model.judgement)
-
-
-def _rate(place: _Place, judgement: Judgement) -> _Rate:
-    return _Rate(place, judgement.is_low, judgement.verdict is Verdict.NET_NEGATIVE)
+    parts: list[tuple[str | None, Judgement]] = [
+        (part.temperature, part.judgement)
+        for part in model.temperatures
+        if part.judgement.judged is not None
+    ]
+    for temperature, judgement in parts or [(None, model.judgement)]:
+        judged = judgement.judged
+        if judged is not None and judged.rate is not None:
+            place = model.model_name, temperature, manner
+            yield _Rate(place, judged.rate, judged.draft_tokens)
 
 
 def _manner(judgement: Judgement) -> tuple[object, ...] | None:

@@ -7,18 +7,21 @@ import asyncio
 import socket
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import aiohttp
+from yarl import URL
 
 from sidecar.alerting.conditions import Course, Tracker, conditions, load_rules
 from sidecar.alerting.past import Past
 from sidecar.analysis.report import Report
 from sidecar.log import StateLog
 from sidecar.settings.groups import Alerting, Thresholds
+from sidecar.tls import connection_fault, verifying
 
 # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 SOURCE: Final = "sidecar"
@@ -26,6 +29,8 @@ _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
 _LEAST_LIFE: Final = 240.0  # seconds that an alert lasts at least if it is not sent again
 _LIVES: Final = 4  # intervals that it lasts, if that is longer
+_SAID: Final = 120  # characters of a rejection that are shown
+_MOST_SAID: Final = 1024  # bytes of it that are read
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
@@ -80,7 +85,7 @@ class Push:
 
     async def run(self) -> None:
         """Runs until cancelled. Firing alerts then expire, because nothing sends them again."""
-        async with alert_session(self._alerting.timeout) as session:
+        async with alert_session(self._alerting) as session:
             while True:
                 await self.evaluate(session)
                 await asyncio.sleep(self._alerting.interval)
@@ -129,6 +134,7 @@ class Push:
         annotations = {
             "summary": rule.text(rule.summary, labels, condition.value),
             "description": rule.text(rule.description, labels, condition.value),
+            **({"first": rule.first} if rule.first else {}),
             "context": f"{condition.context}\n{details}",
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }
@@ -150,11 +156,17 @@ class Push:
         }
 
 
-def alert_session(seconds: float) -> aiohttp.ClientSession:
-    """A session for ``post_alerts``; each request may take ``seconds``."""
-    return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=seconds), cookie_jar=aiohttp.DummyCookieJar()
-    )
+@asynccontextmanager
+async def alert_session(alerting: Alerting) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session for ``post_alerts``, with the headers and the time-out of the settings."""
+    tls = await asyncio.to_thread(verifying)  # it reads the system's certificates
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=tls),
+        headers=alerting.headers,
+        timeout=aiohttp.ClientTimeout(total=alerting.timeout),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
+        yield session
 
 
 async def post_alerts(
@@ -162,16 +174,33 @@ async def post_alerts(
 ) -> tuple[str, str]:
     """Sends alerts to the Alertmanager at the base ``url``; returns the outcome and the reason.
 
-    ``OUTCOMES`` has the outcomes. An empty list tests whether it would accept alerts.
+    ``OUTCOMES`` has the outcomes. An empty list tests whether it would accept alerts. The reason
+    has what a rejection says, up to ``_SAID`` characters and without what was sent to log in.
     """
     try:
         async with session.post(
             url + _ALERTS, json=list(alerts), allow_redirects=False
         ) as response:
             status = response.status
+            said = b"" if status == 200 else await response.content.read(_MOST_SAID)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return "failed", type(error).__name__
-    return ("accepted", "") if status == 200 else ("rejected", f"status {status}")
+        return "failed", connection_fault(error)
+    if status == 200:
+        return "accepted", ""
+    secrets = [*session.headers.values(), URL(url).password or ""]
+    return "rejected", _rejection(status, said, secrets)
+
+
+def _rejection(status: int, said: bytes, secrets: Iterable[str]) -> str:
+    """The status, and the beginning of what was said with it if that is text."""
+    text = " ".join(said.decode("utf-8", "replace").split())
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+
+    is_readable = text.isprintable() and not text.startswith("<")
+    if not text or not is_readable:
+        return f"status {status}"
+    return f"status {status}: {text if len(text) <= _SAID else text[: _SAID - 1] + '…'}"
 
 
 def _rfc3339(seconds: float) -> str:

@@ -5,10 +5,12 @@ from the plain step to the one measured with K. This spreads the fixed cost of d
 draft tokens, so it slightly favours few of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, groupby
+from math import ceil
+from operator import itemgetter
 from typing import Final
 
 from sidecar.analysis.evidence import Acceptance, Evidence
@@ -17,6 +19,7 @@ from sidecar.settings.groups import Thresholds
 
 # if drafts are on average this far below the number of positions, K varies or they are cut short
 _VARIES: Final = 0.25
+_NEAR: Final = 2.0  # times the number of running requests, or a part of it, that is a usual swing
 
 
 def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
@@ -90,7 +93,8 @@ def advise(
 
     loads = evidence.costs_by_load if evidence.can_schedule and evidence.costs is not None else {}
     rates = emitted_rates(judged.position_rates, evidence.emitted_share)
-    entries = tuple(schedule(rates, loads, varies=evidence.has_schedule))
+    best = schedule(rates, loads, varies=evidence.has_schedule)
+    entries = tuple(_without_flapping(best, evidence.running))
     if evidence.has_schedule:
         return Advice(schedule=entries, can_schedule=evidence.can_schedule)
 
@@ -205,3 +209,35 @@ def schedule(
         first = last + 1
 
     return entries if len(entries) > 1 else []
+
+
+def _without_flapping(
+    entries: Sequence[tuple[int, int, int]], usual: float | None
+) -> list[tuple[int, int, int]]:
+    """The schedule, drafting one token near the ``usual`` number of running requests, not none.
+
+    vLLM looks the number up at each step, by all requests in it: around the load at which drafting
+    ends, it would draft at one step and not at the next, which costs more than either.
+    """
+    kept: list[tuple[int, int, int]] = []
+    for first, last, tokens in entries:
+        flaps = tokens == 0 and usual is not None and first / _NEAR <= usual <= first * _NEAR
+        if not flaps or usual is None:
+            kept.append((first, last, tokens))
+            continue
+
+        end = min(ceil(usual * _NEAR), last)
+        kept.append((first, end, 1))
+        if end < last:
+            kept.append((end + 1, last, 0))
+
+    return _joined(kept)
+
+
+def _joined(entries: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The entries, those next to each other with the same number as one; empty if one is left."""
+    joined = []
+    for tokens, alike in groupby(entries, key=itemgetter(2)):
+        stretch = list(alike)
+        joined.append((stretch[0][0], stretch[-1][1], tokens))
+    return joined if len(joined) > 1 else []

@@ -70,6 +70,7 @@ def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
     windows = sum_windows([engine.state.window for engine in facts.speculating])
     hours = sum_windows([engine.state.hour for engine in facts.speculating])
     loads = facts.model.speed.loads.report(facts.model.speed.curve)
+    steps = facts.speed.steps if facts.speed is not None else None
 
     return Evidence(
         window=_at_positions(windows, facts.windows.values()),
@@ -81,13 +82,14 @@ def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
         is_data_parallel=any(map(_is_data_parallel, facts.speculating)),
         runs_v2=_runs_v2(facts),
         emitted_share=_emitted_share(facts.speed, windows),
+        running=steps.running if steps is not None else None,
         loops=_loops(facts, thresholds.min_requests),
     )
 
 
 def _loops(facts: ModelFacts, min_requests: int) -> Loops | None:
     """See ``Evidence``. Nothing is said of fewer finished requests than ``min_requests``."""
-    if Table.ENDING not in facts.tables or not facts.windows:
+    if not facts.windows:
         return None
 
     tallies = facts.model.tallies
@@ -150,11 +152,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
     """The model as of the last good poll."""
     model = facts.model
     groups = group_reports(
-        model.tallies,
-        facts.tables,
-        facts.differences,
-        thresholds.min_requests,
-        is_fresh=facts.is_fresh,
+        model.tallies, facts.differences, thresholds.min_requests, is_fresh=facts.is_fresh
     )
     loads = model.speed.loads.report(model.speed.curve)
 
@@ -162,7 +160,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         model_name=model.name,
         engines=tuple(_engine_report(facts, engine, judged) for engine in facts.engines),
         temperatures=tuple(_temperatures(facts, judged)) if facts.is_split else (),
-        groups=tuple(groups),
+        groups=tuple(groups) if facts.is_split else (),
         judgement=judged.whole,
         speed=facts.speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
@@ -182,10 +180,9 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
     if facts.is_plain:
         report = replace(report, checklist=_checklist(facts, thresholds))
 
-    has_sampling = facts.is_split and Table.SAMPLING in facts.tables
     situation = Situation(
         model=report,
-        sampling=model.strata[Table.SAMPLING].sums if has_sampling else {},
+        sampling=model.strata[Table.SAMPLING].sums if facts.is_split else {},
         counts=model.counts.sums,
         thresholds=thresholds,
     )
@@ -289,7 +286,7 @@ def _temperature(facts: ModelFacts, label: str, judgement: Judgement) -> Tempera
         held=None,
         saved_seconds=speed.saved if model.speed.curve is not None else None,
         lost_seconds=speed.lost if model.speed.curve is not None else None,
-        endings={**state.endings} if Table.ENDING in facts.tables else None,
+        endings={**state.endings} if facts.is_split else None,
     )
 
     window = facts.windows.get(label)

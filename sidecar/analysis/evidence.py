@@ -67,6 +67,8 @@ class Acceptance:
 
 
 NO_DRAFTS: Final = Acceptance()
+SYNTHETIC: Final = "synthetic"
+"""The ``rejection_sample_method`` that accepts at a set rate, for benchmarks."""
 
 
 def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
@@ -119,7 +121,8 @@ class Evidence:
     how the engine drafts; None if neither the plug-in nor a setting tells. ``is_data_parallel``:
     vLLM has several engines for the model. ``runs_v2``: on model runner V2; None if unknown.
     ``emitted_share`` is the share of the accepted tokens that requests got: vLLM also counts those
-    after a stop inside a draft (vLLM issue 56101). None if it is not known. ``loops``: None unless
+    after a stop inside a draft (vLLM issue 56101). None if it is not known. ``running`` is how many
+    requests run in a step of the window; None if unknown. ``loops``: None unless
     they hold a share of the draft tokens that matters.
     """
 
@@ -132,12 +135,18 @@ class Evidence:
     is_data_parallel: bool = False
     runs_v2: bool | None = None
     emitted_share: float | None = None
+    running: float | None = None
     loops: Loops | None = None
 
     @property
     def is_adaptive(self) -> bool:
         """Whether vLLM's acceptance counters include draft tokens that were never verified."""
         return self.speculation is not None and self.speculation.adaptive_verification
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether vLLM accepts draft tokens at a set rate: then acceptance and time say nothing."""
+        return self.speculation is not None and is_synthetic(self.speculation)
 
     @property
     def has_schedule(self) -> bool:
@@ -167,7 +176,12 @@ class Evidence:
 def is_ruled(speculation: Speculation) -> bool:
     """Whether the rule of thumb on the acceptance rate applies to this way of speculating."""
     by_token = drafts_by_token(speculation.method, in_parallel=speculation.parallel_drafting)
-    return by_token and not speculation.adaptive_verification
+    return by_token and not speculation.adaptive_verification and not is_synthetic(speculation)
+
+
+def is_synthetic(speculation: Speculation) -> bool:
+    """Whether draft tokens are accepted at a set rate, whatever the model says (vLLM 0.32 on)."""
+    return speculation.rejection_sample_method == SYNTHETIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

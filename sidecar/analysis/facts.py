@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from sidecar.analysis.checklist.traffic import Traffic
 from sidecar.analysis.endings import EndingsReport
-from sidecar.analysis.engine.engine_state import EngineState, Limitation
+from sidecar.analysis.engine.engine_state import WITHOUT_SPECULATION, EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.model_state import ModelState
@@ -19,7 +19,6 @@ from sidecar.analysis.split.strata import Difference, differences
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.engine import merge
 from sidecar.requests.messages import Speculation
-from sidecar.requests.tables import Table
 from sidecar.settings.groups import Thresholds
 
 
@@ -48,15 +47,14 @@ class EngineFacts:
 class ModelFacts:
     """One model, at ``at``: a good poll's time.
 
-    ``no_split`` says why it has no split; ``tables`` are those of its split, if it has one. All
-    that follows is current: empty or None where it is not known, or not fresh.
+    ``no_split`` says why it has no split; None if it has one. All that follows is current: empty or
+    None where it is not known, or not fresh.
     """
 
     model: ModelState
     at: float
     engines: tuple[EngineFacts, ...]
     no_split: NoSplit | None
-    tables: frozenset[Table]
     is_fresh: bool = True
     speed: EngineSpeed | None = None  # of all speculating engines together
     speculation: Speculation | None = None  # the engines are configured alike
@@ -82,10 +80,10 @@ class ModelFacts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether vLLM serves it, and without speculation."""
+        """Whether vLLM serves it, and without speculation as far as anybody knows."""
         present = self.present
         return bool(present) and all(
-            Limitation.NO_SPECULATION in engine.state.limitations for engine in present
+            engine.state.limitations & WITHOUT_SPECULATION for engine in present
         )
 
     @property
@@ -101,7 +99,6 @@ class ModelFacts:
             at=self.at,
             engines=engines,
             no_split=self.no_split,
-            tables=self.tables,
             is_fresh=False,
         )
 
@@ -114,14 +111,7 @@ def gather(
         _engine(model, state, lives.engine(state.key), is_present=state.seen_at == at)
         for state in engines.of(model.name)
     )
-    no_split = lives.no_split(model.name)
-    facts = ModelFacts(
-        model=model,
-        at=at,
-        engines=known,
-        no_split=no_split,
-        tables=lives.tables(model.name) if no_split is None else frozenset(),
-    )
+    facts = ModelFacts(model=model, at=at, engines=known, no_split=lives.no_split(model.name))
     facts = replace(
         facts,
         speed=_speed(model, facts.speculating),
@@ -140,7 +130,7 @@ def gather(
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
         traffic=model.traffic.traffic(thresholds.min_requests) if facts.is_plain else None,
-        endings=model.endings.report if Table.ENDING in facts.tables else None,
+        endings=model.endings.report,
     )
 
 

@@ -141,9 +141,9 @@ class ModelState:
         for life in lives:
             taken = before.get(life.start)
             if taken is None:
-                taken = TakenCut(life.first, self._labels.sums(life.first.tables))
+                taken = TakenCut(life.first, self._labels.sums(life.first))
             elif is_renamed:
-                taken = TakenCut(taken.cut, self._labels.sums(taken.cut.tables))
+                taken = TakenCut(taken.cut, self._labels.sums(taken.cut))
             self._taken[life.start] = self._grow(taken, life.cut)
 
         self._set_totals(sum_by_label(taken.tallies for taken in self._taken.values()))
@@ -153,7 +153,7 @@ class ModelState:
         """Adds what a life has counted since the cut that was ``taken``; returns the ``cut``."""
         if cut is taken.cut:
             return taken
-        tallies = self._labels.sums(cut.tables)
+        tallies = self._labels.sums(cut)
         for label, tally in tallies.items():
             earlier = taken.tallies.get(label, NO_REQUESTS)
             if not tally.has_fallen(earlier):

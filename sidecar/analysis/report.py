@@ -65,7 +65,7 @@ class EngineReport:
     acceptance: Acceptance | None
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
-    # of the plug-in whose numbers vLLM's counters confirm
+    # of the plug-in that counts
     speculation: Speculation | None
     configuration: Configuration
     # of its acceptance from the other engines', at the same temperatures and lengths

@@ -28,7 +28,7 @@ from sidecar.analysis.verdict import Judge
 from sidecar.engine import merge
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.errors import CountersFell, ScrapeError
+from sidecar.errors import ScrapeError
 from sidecar.requests.messages import Speculation, StepTally
 from sidecar.settings import Settings
 
@@ -56,7 +56,7 @@ class State:
         self._engines = Engines(settings)
         self._models: dict[str, ModelState] = {}
 
-        # How each model's engines speculate, as vLLM's counters confirmed it last, and the models
+        # How each model's engines speculate, as the plug-in that counts said last, and the models
         # of which they have not yet done so since vLLM restarted.
         self._speculation: dict[str, Speculation] = {}
         self._unconfirmed: set[str] = set()
@@ -92,6 +92,7 @@ class State:
 
         One that is of another server, or may be, counts as a failed poll.
         """
+        page = page.drafting(self.plugin.view.speculating)
         try:
             restarts = self._engines.observe(at, page)
         except ScrapeError as error:
@@ -121,7 +122,7 @@ class State:
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape = self._scrape.failed(error)
-        self.plugin.missed(have_counters_fallen=isinstance(error, CountersFell))
+        self.plugin.missed()
 
     @property
     def last_error(self) -> ScrapeError | None:
@@ -180,13 +181,17 @@ class State:
         self, at: float, interval: float, lives: LivesView, *, has_restarted: bool
     ) -> None:
         judged = self._judge.in_force(at, fresh=True)  # of this poll
-        collapsed = {name for name, model in judged.items() if model.whole.has_collapsed}
+        collapsed = {
+            name: model.whole.has_collapsed
+            for name, model in judged.items()
+            if model.whole.judged is not None
+        }
 
         present = [
             vitals(
                 state,
                 lives.engine(key).heartbeat,
-                has_collapsed=key.model_name in collapsed,
+                has_collapsed=collapsed.get(key.model_name),
             )
             for key, state in self._engines.states.items()
             if state.seen_at == at and key != merge.OTHER_ENGINES
@@ -201,9 +206,9 @@ class State:
     def _forget_other_speculation(self, at: float, lives: LivesView) -> None:
         """Forgets a model whose engines speculate in another way since a restart.
 
-        From now on, the model is judged by what its engines do since then. Only a plug-in whose
-        numbers vLLM's counters confirm says how they speculate, and without a restart nothing that
-        it says makes the sidecar forget anything.
+        From now on, the model is judged by what its engines do since then. Only a plug-in that
+        counts says how they speculate, and without a restart nothing that it says makes the sidecar
+        forget anything.
         """
         self._speculation = {
             name: known for name, known in self._speculation.items() if name in self._models

@@ -35,7 +35,7 @@ def request_numbers(request: FinishedRequest) -> RequestNumbers:
     first = request.first_token
     last = request.last_token
     has_failed = request.outcome is Outcome.ERROR
-    decoded = request.output_tokens - 1
+    decoded = request.decoded_tokens
     decoding = None if has_failed or decoded < 1 else _between(first, last)
 
     return RequestNumbers(

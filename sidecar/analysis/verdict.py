@@ -125,8 +125,11 @@ def judge(
 
     Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
     has too little traffic, the last hour. A verdict falls as soon as a threshold is crossed, and
-    rises once the value is clearly above it.
+    rises once the value is clearly above it. There is none where the acceptance is synthetic.
     """
+    if evidence.is_synthetic:
+        return Judgement(evidence=evidence, is_known=True)
+
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
         gate = None

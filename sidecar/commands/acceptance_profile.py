@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any, Final
 
+from sidecar.analysis.evidence import SYNTHETIC
 from sidecar.engine.names import Counter
 from sidecar.requests.tally import MAX_POSITIONS
 from sidecar.wording.numbers import aligned, count, markdown, ratio
@@ -28,7 +29,6 @@ ENOUGH_DRAFTS: Final = 1000
 If drafts were independent, the acceptance length of so many would have a standard error of about 2
 percent. Those of one request are not quite, so it is somewhat larger.
 """
-_SYNTHETIC: Final = "synthetic"
 _DECIMALS: Final = 4  # of the rates
 _NOTICEABLE: Final = 0.01  # difference between two lengths, as a share of the shorter one
 
@@ -81,7 +81,7 @@ class ModelProfile:
         Without ``options`` it is only what one has to add to one's own.
         """
         options = dict(self.options or {})
-        options["rejection_sample_method"] = _SYNTHETIC
+        options["rejection_sample_method"] = SYNTHETIC
         options["synthetic_acceptance_rates"] = list(profile.rates)
         return options
 
@@ -207,7 +207,7 @@ def _model_profile(model: _Json) -> ModelProfile:
 def _missing(speculations: Sequence[_Json], depths: set[int], whole: _Counts) -> str | None:
     """Why there is no profile; None if there is one."""
     positions = max(depths, default=0)
-    is_synthetic = any(each["rejection_sample_method"] == _SYNTHETIC for each in speculations)
+    is_synthetic = any(each["rejection_sample_method"] == SYNTHETIC for each in speculations)
     is_known = len(whole.accepted_at) == positions and any(whole.drafted_at)
 
     reasons = {

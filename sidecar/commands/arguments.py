@@ -17,6 +17,7 @@ from sidecar.errors import InputError
 from sidecar.settings import Settings
 from sidecar.settings.field_types import parse_base_url, parse_duration
 from sidecar.settings.groups import USER_FILE_VARIABLE, USER_VARIABLE
+from sidecar.tls import verifying
 
 CACERT_HELP: Final = (
     "CA certificates (PEM) to verify vLLM's certificate (default: the setting vllm_ca_file)"
@@ -221,7 +222,7 @@ def authorities(path: Path | None) -> ssl.SSLContext | None:
     if path is None:
         return None
     try:
-        return ssl.create_default_context(cafile=path)
+        return verifying(path)
     except ssl.SSLError:
         raise InputError(f"{path}: no certificate in this file; expected a PEM file") from None
     except OSError as error:

@@ -35,6 +35,7 @@ from sidecar.commands.serve_line.reading import read_line
 from sidecar.commands.sidecar_status import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
+from sidecar.engine.restarts import Identity
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import AnotherServer, CountersFell, ScrapeError, Unreachable
@@ -66,9 +67,17 @@ _TAKEN: Final = (
     " SPECDEC_LISTEN as it does, and this command asks it. If it is another vLLM's, give this one a"
     " socket of its own (SPECDEC_PLUGIN__SOCKET)."
 )
+_ASKS_WHO: Final = ("status 401", "status 403")
+_WHO: Final = (
+    'it asks who sends: set alerting.headers, such as {"X-Scope-OrgID": "TENANT"} for Mimir, or'
+    " put name and password into the URL"
+)
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
-    "failed": "is Alertmanager up and reachable from here?",
+    "failed": (
+        "is Alertmanager up and reachable from here? With https, the CA of its certificate must be"
+        " one of the system's, or in the file that SSL_CERT_FILE names"
+    ),
 }
 
 
@@ -164,20 +173,22 @@ async def _check(settings: Settings, own: str) -> int:
     return code
 
 
-class _Starts:
-    """A scrape sink that passes everything to a state, and notes which processes answered."""
+class _Servers:
+    """A scrape sink that passes everything to a state, and notes which servers answered."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._starts: set[float | None] = set()
+        self._first: Identity | None = None
         self.is_shared = False  # whether several servers answer
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """See ``ScrapeSink``."""
         self._state.scraped(at, duration, interval, page)
-        self._starts.add(page.process_start)
+        identity = Identity.of(page)
+        self._first = self._first or identity
         is_doubted = isinstance(self._state.last_error, AnotherServer | CountersFell)
-        self.is_shared |= is_doubted or len(self._starts) > 1
+        is_first = identity == self._first or identity.is_same(self._first)
+        self.is_shared |= is_doubted or not is_first
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
@@ -189,7 +200,7 @@ async def _poll(state: State, settings: Settings) -> bool:
 
     A Service or a load balancer chooses a server for each connection.
     """
-    sink = _Starts(state)
+    sink = _Servers(state)
     async with page_source(settings, settings.limits, whole=True, is_persistent=False) as source:
         poller = Poller(source, settings, sink)
         for _ in range(_POLLS):
@@ -267,6 +278,9 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
     if report.scrape.malformed_lines:
         yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
 
+    if not report.models:
+        yield "no engine yet: vLLM's Rust frontend has counted nothing, so send it a request"
+
     engines = chain.from_iterable(model.engines for model in report.models)
     for engine in engines:
         yield f"model {engine.key.model_name}, engine {engine.key.engine}"
@@ -297,6 +311,8 @@ def _remedy(error: ScrapeError, url: str) -> str:
 def _speculation(engine: EngineReport) -> str:
     drafted = engine.counters.get(Counter.DRAFT_TOKENS)
     if drafted is None:
+        if Limitation.NOTHING_DRAFTED in engine.limitations:
+            return "not known: vLLM's Rust frontend has counted no draft"
         if Limitation.V0_COUNTERS in engine.limitations:
             return "on, but this engine's counters are wrong (V0)"
         return "off: vLLM exports no counters of drafts"
@@ -314,10 +330,14 @@ def _speculation(engine: EngineReport) -> str:
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:
     print(f"\nAlertmanager: {redacted(url)}")
-    async with alert_session(settings.alerting.timeout) as session:
+    async with alert_session(settings.alerting) as session:
         outcome, reason = await post_alerts(session, url)
     if outcome == "accepted":
         print("  accepts alerts")
         return 0
-    print(f"  {outcome} ({reason}): {_REMEDIES[outcome]}")
+
+    remedy = _REMEDIES[outcome]
+    if reason.startswith(_ASKS_WHO):
+        remedy = _WHO
+    print(f"  {outcome} ({reason}): {remedy}")
     return 1

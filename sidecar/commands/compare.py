@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", type=Path, metavar="B.json", help="another one, to compare with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
 
+    swapped = (
+        "a second sweep of both with the servers swapped between two machines (`sweep --swap`)"
+    )
+    parser.add_argument(
+        "--swapped", type=Path, nargs=2, metavar=("A2.json", "B2.json"), help=swapped
+    )
+
     slower = (
         "such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is slower by that much"
         " at the least, with 3 if the sweeps cannot rule it out at every level"
@@ -40,7 +47,13 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         InputError: a file cannot be used.
     """
     names = (str(arguments.before), str(arguments.after))
-    comparison = compare(read_saved(arguments.before), read_saved(arguments.after), names=names)
+    swapped = None
+    if arguments.swapped is not None:
+        before, after = map(read_saved, arguments.swapped)
+        swapped = (before, after)
+    comparison = compare(
+        read_saved(arguments.before), read_saved(arguments.after), names=names, swapped=swapped
+    )
     if arguments.json:
         print(json.dumps(asdict(comparison), indent=2, allow_nan=False))
     else:

@@ -7,11 +7,12 @@ and the position of the token, both from 1.
 import argparse
 import asyncio
 import json
+import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from sidecar.commands.arguments import (
     base_url,
@@ -19,6 +20,7 @@ from sidecar.commands.arguments import (
     number_up_to,
     share_of_one,
     whole,
+    with_sidecar_user,
     with_vllm_cacert,
 )
 from sidecar.commands.load.client import Client
@@ -30,12 +32,30 @@ from sidecar.commands.load.workload import (
 )
 from sidecar.commands.outputs.greedy import (
     NEAR_TIE,
+    Control,
     GreedyComparison,
     compare_greedy,
-    prompts_for,
+    control_of,
 )
-from sidecar.commands.outputs.replies import Tokens, greedy_replies, sampled_replies
+from sidecar.commands.outputs.padding import padded
+from sidecar.commands.outputs.replies import (
+    Tokens,
+    context_tokens,
+    greedy_replies,
+    sampled_replies,
+)
+from sidecar.commands.outputs.result import (
+    TOKEN_SHARE,
+    Asked,
+    Fidelity,
+    FidelityVerdict,
+    Required,
+    Server,
+    samples_suffice,
+)
 from sidecar.commands.outputs.sampled import SampledComparison, compare_sampled, samples_for
+from sidecar.commands.outputs.text import conclusion, fidelity_text
+from sidecar.commands.outputs.traffic import Shares, traffic_shares
 from sidecar.commands.waiting import stop_on_signals, unless_stopped
 from sidecar.errors import InputError, MeasurementError, UndecidedError
 from sidecar.settings import Settings
@@ -44,16 +64,13 @@ HELP = "test whether two servers' outputs are the same: greedy, and sampled as a
 # Unless ``--samples`` says how many: first so many, then as many as ``--difference`` needs.
 _FIRST_SAMPLES: Final = 200
 _MOST_SAMPLES: Final = 4000
-_BEYOND_DOUBT: Final = 1e-4  # a p below which nobody needs a second run
-PROMPT_SHARE: Final = 0.2
-"""The share of prompts with a fault that greedy outputs must show, unless told otherwise."""
-_SHOWN: Final = 10  # differences
+_FEWER: Final = 4  # the control has so many times fewer requests in flight
 
-FidelityVerdict = Literal["no_difference_found", "different", "undecided"]
 _CODES: Final[Mapping[FidelityVerdict, int]] = {
     "no_difference_found": 0,
     "different": 1,
     "undecided": 3,
+    "reference_not_steady": 3,
 }
 
 
@@ -97,13 +114,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--difference", type=share_of_one, default=0.05, metavar="SHARE", help=difference
     )
 
-    share = (
-        "the share of prompts with a fault that greedy outputs must show"
-        f" (default: {PROMPT_SHARE:.0%}%)"
-    )
+    share = f"the share of tokens with a fault that greedy outputs must show ({TOKEN_SHARE:.0%}%)"
     parser.add_argument(
-        "--prompt-share", type=share_of_one, default=PROMPT_SHARE, metavar="SHARE", help=share
+        "--token-share", type=share_of_one, default=TOKEN_SHARE, metavar="SHARE", help=share
     )
+
+    context = "put text before each prompt, so that its context has at least about so many tokens"
+    parser.add_argument("--context", type=whole(10**7), metavar="N", help=context)
+
+    sidecar = "a sidecar whose traffic says what to look at next (--context, --extra-body)"
+    parser.add_argument("--sidecar", type=base_url, metavar="URL", help=sidecar)
 
     near_tie = f"in nat, the preference up to which numerics explain a difference ({NEAR_TIE})"
     nats = number_up_to(100.0, "a number above 0")
@@ -124,7 +144,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if no difference was found, 1 if one was, 3 if that cannot be told.
 
     Raises:
-        InputError: ``--prompts``, ``--extra-body`` or ``--cacert`` cannot be used.
+        InputError: ``--prompts``, ``--extra-body``, ``--cacert`` or ``--sidecar`` cannot be used.
         SettingsError: the API key cannot be used.
         UndecidedError: a server does not answer, or not in time.
     """
@@ -144,8 +164,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         draft_tokens=arguments.tokens,
         near_tie=arguments.near_tie,
         concurrency=arguments.concurrency,
+        context=arguments.context,
     )
-    required = Required(arguments.difference, arguments.prompt_share)
+    required = Required(arguments.difference, arguments.token_share)
+    shares = _shares(arguments.sidecar)
     try:
         fidelity = asyncio.run(_measured(options, arguments.duration))
     except MeasurementError as error:
@@ -155,19 +177,27 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     verdict = fidelity.verdict(required)
     if arguments.json:
-        document = {"verdict": verdict, **asdict(fidelity)}
+        says = list(conclusion(fidelity, required, shares))
+        document = {"verdict": verdict, "says": says, **asdict(fidelity)}
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
-        print("\n".join(_text(fidelity, required)))
+        print("\n".join(fidelity_text(fidelity, required, shares)))
 
     return _CODES[verdict]
+
+
+def _shares(url: str | None) -> Shares | None:
+    if url is None:
+        return None
+    return asyncio.run(traffic_shares(with_sidecar_user(url, None, os.environ)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FidelityOptions:
     """What is asked of the two servers; ``mode`` is both, greedy or sampled.
 
-    ``samples`` is None for as many as ``difference`` needs.
+    ``samples`` is None for as many as ``difference`` needs. ``context`` is the least number of
+    tokens in a prompt, None for prompts as they are.
     """
 
     tested: str
@@ -180,74 +210,12 @@ class FidelityOptions:
     draft_tokens: int
     near_tie: float
     concurrency: int
+    context: int | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Required:
-    """What must have been noticed if there were such a fault; both are shares of 1.
-
-    ``difference`` is the change of a token's probability, ``prompt_share`` the share of the prompts
-    whose greedy outputs have a fault.
-    """
-
-    difference: float
-    prompt_share: float = PROMPT_SHARE
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server that was asked: its address without credentials, and the model's name."""
-
-    name: str
-    model: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fidelity:
-    """What was compared; None for what was not.
-
-    ``control`` compares the reference's greedy outputs with its own for one request at a time.
-    ``is_complete``: all outputs that were asked for came in time.
-    """
-
-    tested: Server
-    reference: Server
-    greedy: GreedyComparison | None
-    control: GreedyComparison | None
-    sampled: SampledComparison | None
-    temperature: float
-    is_complete: bool = True
-
-    def verdict(self, required: Required) -> FidelityVerdict:
-        """Whether they differ, or what is ``required`` would have been noticed.
-
-        Greedy outputs say nothing if the reference's own differ from each other.
-        """
-        if self.sampled is not None and self.sampled.differs:
-            return "different"
-
-        is_repeatable = self.control is None or not self.control.differs
-        if self.greedy is not None and self.greedy.differs and is_repeatable:
-            return "different"
-
-        is_known = (
-            self.is_complete
-            and is_repeatable
-            and (self.greedy is None or _greedy_suffice(self.greedy, required.prompt_share))
-            and (self.sampled is None or _samples_suffice(self.sampled, required.difference))
-        )
-        return "no_difference_found" if is_known else "undecided"
-
-
-def _greedy_suffice(greedy: GreedyComparison, share: float) -> bool:
-    if greedy.unclear or greedy.noticeable is None:
-        return False
-    return greedy.noticeable <= share
-
-
-def _samples_suffice(sampled: SampledComparison, difference: float) -> bool:
-    noticeable = sampled.noticeable_anywhere
-    return noticeable is not None and noticeable <= difference
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens of a sampled output that are compared."""
+        return self.draft_tokens + 2
 
 
 async def _measured(options: FidelityOptions, seconds: float) -> Fidelity:
@@ -290,13 +258,14 @@ async def compare_servers(options: FidelityOptions) -> AsyncIterator[Fidelity]:
         for client in (tested, reference):
             await client.connect(requests.prompts[0])
 
+        options = await _with_context(reference, options)
         found = Fidelity(
             tested=Server(tested.name, tested.model),
             reference=Server(reference.name, reference.model),
+            asked=await _asked(reference, options),
             greedy=None,
             control=None,
             sampled=None,
-            temperature=options.temperature,
             is_complete=False,
         )
         if options.mode != "sampled":
@@ -311,9 +280,32 @@ async def compare_servers(options: FidelityOptions) -> AsyncIterator[Fidelity]:
     yield replace(found, is_complete=True)
 
 
+async def _with_context(reference: Client, options: FidelityOptions) -> FidelityOptions:
+    """The options with prompts as long as they say."""
+    if options.context is None:
+        return options
+    requests = options.requests
+    prompts = await padded(reference, requests.prompts, options.context, options.concurrency)
+    return replace(options, requests=replace(requests, prompts=prompts))
+
+
+async def _asked(reference: Client, options: FidelityOptions) -> Asked:
+    requests = options.requests
+    lengths = await context_tokens(reference, requests.prompts, options.concurrency)
+    known = [length for length in lengths if length is not None]
+    return Asked(
+        prompts=len(requests.prompts),
+        contexts=(min(known), max(known)) if known and len(known) == len(lengths) else None,
+        max_tokens=requests.max_tokens,
+        sampled_tokens=options.sampled_tokens,
+        temperature=options.temperature,
+        extra_body=requests.extra_body,
+    )
+
+
 async def _greedy(
     tested: Client, reference: Client, options: FidelityOptions
-) -> tuple[GreedyComparison, GreedyComparison]:
+) -> tuple[GreedyComparison, Control]:
     requests = options.requests
     print(f"greedy outputs of {len(requests.prompts)} prompts", file=sys.stderr)
     ask = partial(greedy_replies, prompts=requests.prompts, max_tokens=requests.max_tokens)
@@ -323,10 +315,11 @@ async def _greedy(
     )
 
     # Verification runs the model in other shapes than decoding; so does another batch size.
-    alone = await ask(reference, concurrency=1)
+    alone = 1 if options.concurrency > 1 else _FEWER
+    again = await ask(reference, concurrency=alone, with_likely=True)
     return (
         compare_greedy(replies, plain, options.near_tie),
-        compare_greedy(alone, plain, options.near_tie),
+        control_of(again, plain, options.near_tie),
     )
 
 
@@ -341,18 +334,23 @@ async def _sampled(
     samples = options.samples or _FIRST_SAMPLES
     one: list[list[Tokens]] = [[] for _ in prompts]
     other: list[list[Tokens]] = [[] for _ in prompts]
+    control: list[list[Tokens]] = [[] for _ in prompts]
+    at_once = options.concurrency
+    fewer = at_once // _FEWER or (1 if at_once > 1 else _FEWER)
 
     while True:
         more = samples - len(one[0])
         print(f"{more:,} samples of each of {len(prompts)} prompts", file=sys.stderr)
         await asyncio.gather(
-            _add_samples(one, tested, options, more),
-            _add_samples(other, reference, options, more),
+            _add_samples(one, tested, options, more, at_once),
+            _add_samples(other, reference, options, more, at_once),
         )
-        compared = compare_sampled(one, other)
+        # Alone on the reference, since the number in flight is what it is about.
+        await _add_samples(control, reference, options, more, fewer)
+        compared = compare_sampled(one, other, control)
         yield compared
 
-        suffice = _samples_suffice(compared, options.difference)
+        suffice = samples_suffice(compared, options.difference)
         if options.samples or suffice or samples == _MOST_SAMPLES:
             return
         # Rare choices come into view with more samples, so a tenth more than they say.
@@ -361,7 +359,11 @@ async def _sampled(
 
 
 async def _add_samples(
-    outputs: Sequence[list[Tokens]], client: Client, options: FidelityOptions, samples: int
+    outputs: Sequence[list[Tokens]],
+    client: Client,
+    options: FidelityOptions,
+    samples: int,
+    concurrency: int,
 ) -> None:
     """Adds so many of each prompt."""
     found = await sampled_replies(
@@ -369,132 +371,8 @@ async def _add_samples(
         options.requests.prompts,
         {"temperature": options.temperature},
         samples=samples,
-        max_tokens=options.draft_tokens + 2,
-        concurrency=options.concurrency,
+        max_tokens=options.sampled_tokens,
+        concurrency=concurrency,
     )
     for kept, more in zip(outputs, found, strict=True):
         kept.extend(more)
-
-
-def _text(fidelity: Fidelity, required: Required) -> Iterator[str]:
-    yield from _servers_text(fidelity.tested, fidelity.reference)
-    if fidelity.greedy is not None:
-        yield from _greedy_text(fidelity.greedy, "greedy")
-    if fidelity.control is not None:
-        yield from _greedy_text(fidelity.control, "the reference, one request at a time")
-    if fidelity.greedy is not None and fidelity.control is not None:
-        yield from _greedy_conclusion(fidelity.greedy, fidelity.control, required.prompt_share)
-    if fidelity.sampled is not None:
-        yield from _sampled_text(fidelity.sampled, fidelity.temperature, required.difference)
-    yield f"verdict: {fidelity.verdict(required)}"
-
-
-def _servers_text(tested: Server, reference: Server) -> Iterator[str]:
-    yield f"{tested.name} ({tested.model}) against {reference.name} ({reference.model})"
-    if tested.model != reference.model:
-        yield "  the two models have different names: make sure that they are the same"
-    if tested.name == reference.name:
-        yield "  this is one server, compared with itself"
-
-
-def _greedy_text(compared: GreedyComparison, name: str) -> Iterator[str]:
-    yield f"{name}: the same for {_prompts(compared.same, compared.prompts)}"
-    if compared.ties:
-        largest = max(one.gap or 0.0 for one in compared.ties)
-        yield (
-            f"  {len(compared.ties)} first differ at a near tie, by up to {largest:.2f} nat: "
-            f"numerics explain that up to {compared.limit:g}"
-        )
-
-    if compared.unclear:
-        yield (
-            f"  {len(compared.unclear)} differ where the reference did not choose its likeliest "
-            "token: a grammar, a penalty or a bias decides there"
-        )
-
-    for one in compared.partings[:_SHOWN]:
-        size = "an output ended" if one.gap is None else f"{one.gap:.2f} nat"
-        yield f"  prompt {one.prompt} differs from token {one.position} on: {size}"
-    yield from _and_more(len(compared.partings))
-
-
-def _greedy_conclusion(
-    greedy: GreedyComparison, control: GreedyComparison, share: float
-) -> Iterator[str]:
-    if control.differs:
-        yield "  the reference's own outputs differ, so the greedy ones say nothing"
-        return
-    if greedy.differs:
-        return
-
-    if greedy.noticeable is not None:
-        yield f"  a fault in {greedy.noticeable:.0%} of the prompts would have been found"
-    if not _greedy_suffice(greedy, share):
-        yield (
-            f"  to find one in {share:.0%} of them, {prompts_for(share)} must be the same to the "
-            "end: give more --prompts, or fewer --max-tokens"
-        )
-
-
-def _sampled_text(
-    compared: SampledComparison, temperature: float, difference: float
-) -> Iterator[str]:
-    found = "different" if compared.differs else "no difference found"
-    yield (
-        f"sampled at temperature {temperature:g}: {found} in {_prompts(compared.prompts)} with "
-        f"{compared.samples:,} samples each on both (all drafted positions: {_p(compared.p)}, "
-        f"{compared.choices:,} degrees of freedom)"
-    )
-    if compared.first_differs:
-        yield (
-            "  the first tokens differ, which are never drafted: that points to other weights, "
-            "precision, prompts or sampling defaults, rather than to speculation"
-        )
-
-    for place in compared.places[:_SHOWN]:
-        where = f"prompt {place.prompt}" if place.prompt else f"token {place.position}"
-        yield f"  {where} differs: {_p(place.p)}"
-    yield from _and_more(len(compared.places))
-
-    if not compared.differs:
-        yield from _power_text(compared, difference)
-    elif min((compared.p, *(place.p for place in compared.places))) > _BEYOND_DOUBT:
-        yield "  equal servers differ as much in up to one of 20 runs: run it again to be sure"
-
-
-def _power_text(compared: SampledComparison, difference: float) -> Iterator[str]:
-    """What would have been noticed, and what that lacks."""
-    untested = [at for at, change in compared.noticeable_at.items() if change is None]
-    if untested:
-        tokens = ", ".join(map(str, untested))
-        yield (
-            f"  too few outputs are so long that token {tokens} can be compared: give other "
-            "--prompts, raise --samples, or lower --tokens"
-        )
-
-    if compared.noticeable is not None:
-        change = f"{compared.noticeable:.1%}"
-        alone = compared.noticeable_anywhere
-        elsewhere = "" if alone is None else f", one of {alone:.1%} at any one of them alone"
-        yield (
-            f"  a change of {change} at a probability of 30% would have been found if it were at "
-            f"every drafted position{elsewhere}"
-        )
-
-    number = samples_for(compared, difference)
-    if number is not None and not _samples_suffice(compared, difference):
-        yield f"  to find one of {difference:.1%} at any one, set --samples {number}"
-
-
-def _prompts(number: int, of: int | None = None) -> str:
-    share = f"{number} of {of}" if of is not None else f"{number}"
-    return f"{share} prompt" if (of or number) == 1 else f"{share} prompts"
-
-
-def _p(chance: float) -> str:
-    return "p < 0.0001" if chance < 0.0001 else f"p {chance:.2g}"
-
-
-def _and_more(number: int) -> Iterator[str]:
-    if number > _SHOWN:
-        yield f"  and {number - _SHOWN} more"

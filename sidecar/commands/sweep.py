@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import math
+import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from sidecar.commands.arguments import (
     written,
 )
 from sidecar.commands.load.comparison import Comparison, compare, comparison_text
+from sidecar.commands.load.machines import are_one_machine
 from sidecar.commands.load.measure import SweepOptions, measure_in_turns
 from sidecar.commands.load.metrics import ACCEPTANCE, LEAST_BATCHES, METRICS, TIMES
 from sidecar.commands.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
@@ -154,6 +156,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --against: also write its result, for `compare`",
     )
 
+    parser.add_argument(
+        "--same-machine",
+        action="store_true",
+        help="with --against: both run on one machine and GPU (told where they share this host's)",
+    )
+    parser.add_argument(
+        "--swap",
+        action="store_true",
+        help="with --against: measure nothing, and print the two sweeps that tell the servers from "
+        "their machines",
+    )
+
     add_request_arguments(parser)
 
 
@@ -180,12 +194,18 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """
     if arguments.save_against is not None and arguments.against is None:
         raise InputError("--save-against: needs --against")
+    if (arguments.same_machine or arguments.swap) and arguments.against is None:
+        raise InputError("--same-machine and --swap: need --against")
 
     options = _options(arguments, with_vllm_cacert(settings, arguments.cacert))
+    if arguments.swap:
+        print("\n".join(_swap_text(options, arguments)))
+        return 0
     if _is_comparing(arguments) and options.rounds < LEAST_BATCHES:
         print(_TOO_FEW_ROUNDS.format(options.rounds), file=sys.stderr)
     others = () if arguments.against is None else (arguments.against,)
-    result, *against = asyncio.run(_run(options, (options.url, *others)))
+    is_one = arguments.same_machine or any(are_one_machine(options.url, one) for one in others)
+    result, *against = asyncio.run(_run(options, (options.url, *others), one_machine=is_one))
     comparison = _comparison_with(result, against, (arguments.against, options.url))
     is_timed = bool(against) and not any(_drafts(one) for one in against)
     summaries = [
@@ -230,7 +250,42 @@ def _is_comparing(arguments: argparse.Namespace) -> bool:
     return arguments.against is not None or arguments.mix is not None
 
 
-async def _run(options: SweepOptions, urls: Sequence[str]) -> tuple[SweepResult, ...]:
+def _swap_text(options: SweepOptions, arguments: argparse.Namespace) -> Iterator[str]:
+    """The two sweeps and what compares them; passwords in addresses are left out."""
+    urls = (redacted(options.url), redacted(arguments.against))
+    given = [
+        f"--requests {options.count}",
+        f"--rounds {options.rounds}",
+        f"--max-tokens {options.requests.max_tokens}",
+        f"--concurrency {','.join(map(str, arguments.concurrency))}",
+    ]
+    if arguments.temperatures:
+        given.append(f"--temperatures {','.join(f'{one:g}' for one in arguments.temperatures)}")
+    if arguments.prompts is not None:
+        given.append(f"--prompts {shlex.quote(str(arguments.prompts))}")
+    if arguments.extra_body:
+        given.append(f"--extra-body {shlex.quote(json.dumps(arguments.extra_body))}")
+
+    def command(tested: str, against: str, number: int) -> str:
+        return (
+            f"specdec-sidecar sweep --url {tested} --against {against} {' '.join(given)} "
+            f"--save tested{number}.json --save-against against{number}.json"
+        )
+
+    yield "1. Measure both as they are:"
+    yield f"   {command(urls[0], urls[1], 1)}"
+    yield f"2. Swap them: start what runs at {urls[0]} in the place of {urls[1]}, and the other way"
+    yield "   round, each with its own options. Measure again, with the addresses swapped:"
+    yield f"   {command(urls[1], urls[0], 2)}"
+    yield "3. Compare: each server has run on each machine."
+    yield (
+        "   specdec-sidecar compare against1.json tested1.json --swapped against2.json tested2.json"
+    )
+
+
+async def _run(
+    options: SweepOptions, urls: Sequence[str], *, one_machine: bool
+) -> tuple[SweepResult, ...]:
     clock = asyncio.get_running_loop().time
     begun = clock()
     total = len(options.levels) * options.rounds
@@ -239,7 +294,8 @@ async def _run(options: SweepOptions, urls: Sequence[str]) -> tuple[SweepResult,
         left = f", about {(clock() - begun) / ended * (total - ended):.0f} s left" if ended else ""
         print(f"measuring {level} ({ended + 1} of {total}{left})", file=sys.stderr)
 
-    return await measure_in_turns(options, urls, stop_on_signals(), on_begin)
+    stop = stop_on_signals()
+    return await measure_in_turns(options, urls, stop, on_begin, one_machine=one_machine)
 
 
 def _comparison_with(

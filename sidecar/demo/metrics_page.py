@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from sidecar.demo.scheduler import Scheduler, SimulatorOptions, StepReport
+from sidecar.requests.plugin import GAUGE
 
 _SECONDS: Final = (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _TOKEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, *_SECONDS)
@@ -37,16 +38,21 @@ _HISTOGRAMS: Final = {
 class MetricsPage:
     """One simulated server's families, in their own registry.
 
-    The server started at ``started``, in Unix seconds.
+    The server started at ``started``, in Unix seconds. ``server`` is the id that the plug-in shows
+    on the page; None: it is not loaded.
     """
 
-    def __init__(self, options: SimulatorOptions, *, started: float) -> None:
+    def __init__(
+        self, options: SimulatorOptions, *, started: float, server: str | None = None
+    ) -> None:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": options.model_name, "engine": options.engine}
         # By name and value of the additional label, if any.
         self._series: dict[tuple[str, str], Any] = {}
 
         Gauge("process_start_time_seconds", "", registry=self.registry).set(started)
+        if server is not None:
+            Gauge(GAUGE, "", ["id"], registry=self.registry).labels(server).set(1)
         if options.num_speculative_tokens:
             positions = tuple(map(str, range(options.num_speculative_tokens)))
             self._add(Counter, *_SPECULATION)

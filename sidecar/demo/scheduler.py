@@ -439,7 +439,7 @@ class Scheduler:
             stats.num_accepted_tokens_per_pos[position] += 1
         return stats
 
-    def _free_request(self, request: Request) -> None:
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - vLLM's signature
         """Forgets a request that has ended; in vLLM, every request ends here."""
         del self.requests[request.request_id]
 

@@ -1,6 +1,7 @@
 """The simulated vLLM: its engine in real time, and an HTTP server for its metrics page."""
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -46,8 +47,8 @@ class Engine:
                 await task
 
         observer = getattr(self.scheduler, "_specdec", None)
-        if observer is not None and observer.socket is not None:
-            observer.socket.close()
+        if observer is not None:
+            observer.report.link.close()
 
     def submit(self, request: Request) -> Outputs:
         """Queues a request."""
@@ -114,7 +115,7 @@ class SimulatedVllm:
     ) -> None:
         self.options = options or SimulatorOptions()
         self._port = port
-        self._scheduler = Scheduler if plugin_socket is None else _observed(plugin_socket)
+        self._socket = plugin_socket
         self.begin()
 
         self.app = web.Application()
@@ -126,9 +127,14 @@ class SimulatedVllm:
         )
 
     def begin(self) -> None:
-        """Begins as a new process, with counters at 0 and a new start time."""
-        self.page = MetricsPage(self.options, started=time.time())
-        self.engine = Engine(self._scheduler(self.options), self.page, self.options.speed)
+        """Begins as a new process, with counters at 0, a new start time and a new id."""
+        scheduler = Scheduler
+        server = None
+        if self._socket is not None:
+            server = os.urandom(8).hex()
+            scheduler = _observed(self._socket, server)
+        self.page = MetricsPage(self.options, started=time.time(), server=server)
+        self.engine = Engine(scheduler(self.options), self.page, self.options.speed)
 
     @property
     def url(self) -> str:
@@ -151,8 +157,8 @@ class SimulatedVllm:
         return web.Response(body=body, headers=headers)
 
 
-def _observed(socket: Path) -> type[Scheduler]:
+def _observed(socket: Path, server: str) -> type[Scheduler]:
     """A scheduler class that the plug-in has wrapped, as it wraps vLLM's."""
     scheduler = type("Scheduler", (Scheduler,), {})
-    install(scheduler, VERSION, str(socket))
+    install(scheduler, VERSION, str(socket), server)
     return scheduler

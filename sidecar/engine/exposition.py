@@ -8,7 +8,7 @@ decides what is valid.
 
 Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). The
 additions of OpenMetrics 1.0 (``# EOF``, exemplars) are accepted, because old vLLM versions serve
-them.
+them, and vLLM's Rust frontend serves nothing else.
 """
 
 import re
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 
-from sidecar.engine.names import split
+from sidecar.engine.names import CREATED, PREFIXES, PROCESS_START, split
 from sidecar.errors import EmptyPage, NoLogStats, NotAnExposition, PageTooLarge, TruncatedPage
 from sidecar.settings.groups import Limits
 
@@ -25,6 +25,11 @@ _TYPE_LINE = re.compile(rb"# TYPE \S+ \w+\n")
 _API_SERVER = re.compile(
     rb'(?m)^http_requests_total\{[^\n]*handler="/v1/|^# TYPE http_requests_total '
 )
+_OPENMETRICS_END = b"# EOF\n"
+# On the Rust frontend's page before its engine has told it anything, families have no series, and
+# an encoder that leaves those out keeps the one family of the server that has no labels.
+_FRONTEND = re.compile(rb"(?m)^# TYPE (vllm:|http_request_duration_highr_seconds histogram)")
+_OF_PYTHON = {PROCESS_START, *(f"{prefix}{CREATED}" for prefix in PREFIXES)}
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(
     r"[ \t]*(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)[ \t]*="
@@ -54,12 +59,14 @@ class Series:
 class Page:
     """The wanted samples of one page: ``values[i]`` belongs to ``series[i]``.
 
-    ``series`` is the same object while the page keeps its shape.
+    ``series`` is the same object while the page keeps its shape. ``is_rust``: vLLM's Rust frontend
+    serves it, perhaps before its engine has told it anything.
     """
 
     series: tuple[Series, ...]
     values: Sequence[float]
     malformed: int  # lines of wanted samples that were skipped because they break the grammar
+    is_rust: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,7 @@ class PageReader:
         self._limits = limits
         self._series: tuple[Series, ...] = ()
         self._memory: _Memory | None = None
+        self._is_rust = False  # whether the remembered page is
 
     def read(self, body: bytes) -> Page:
         """The wanted samples of a page.
@@ -103,7 +111,7 @@ class PageReader:
         if values is None:
             return self._learn(body)
 
-        return Page(self._series, values, 0)
+        return Page(self._series, values, 0, self._is_rust and body.endswith(_OPENMETRICS_END))
 
     def _learn(self, body: bytes) -> Page:
         """Reads the page line by line and remembers its shape. Raises what ``read`` raises."""
@@ -114,14 +122,27 @@ class PageReader:
             raise NotAnExposition(f"the body begins with {body[:16]!r}")
         if not body.endswith(b"\n"):
             raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
-        if not _has_vllms(page) and _API_SERVER.search(body):
+
+        self._is_rust = _is_rust(body, page)
+        if not self._is_rust and not _has_vllms(page) and _API_SERVER.search(body):
             raise NoLogStats("an API server answers, but its page has no metric of vLLM")
 
         if self._series != page.series:
             self._series = page.series
 
         self._memory = _remember(body, page, places)
-        return replace(page, series=self._series)
+        return replace(page, series=self._series, is_rust=self._is_rust)
+
+
+def _is_rust(body: bytes, page: Page) -> bool:
+    """Whether vLLM's Rust frontend serves the page.
+
+    It sends OpenMetrics although plain text was asked for, and has neither a start time nor one of
+    its counters', which Python's client library has in that format (vLLM, rust/src/metrics).
+    """
+    has_pythons = any(series.name in _OF_PYTHON for series in page.series)
+    is_openmetrics = body.endswith(_OPENMETRICS_END)
+    return is_openmetrics and not has_pythons and _FRONTEND.search(body) is not None
 
 
 def _has_vllms(page: Page) -> bool:

@@ -3,13 +3,15 @@
 import asyncio
 import base64
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from yarl import URL
 
 from sidecar.engine.http_response import Response
-from sidecar.errors import Interrupted, ScrapeError, TimedOut, Unreachable
+from sidecar.errors import Interrupted, ScrapeError, TimedOut, TlsRefused, Unreachable
+from sidecar.tls import client_context, connection_fault
 
 # Text format, uncompressed: compressing would cost vLLM CPU time.
 _HEADERS: Final = (
@@ -29,13 +31,14 @@ class Fetcher:
         *,
         timeout: float = 5.0,
         page_bytes: int = 8 * 1024 * 1024,
-        tls: ssl.SSLContext | bool = True,
+        tls: Callable[[], ssl.SSLContext | bool] | ssl.SSLContext | bool = True,
         is_persistent: bool = True,
     ) -> None:
         """``timeout`` is the limit in seconds for a whole exchange.
 
-        ``tls`` is as in ``Scrape.tls``. With ``is_persistent`` off, each GET has a connection of
-        its own, so that each may reach another server behind the same address.
+        ``tls`` is as in ``Scrape.tls``, or a function that gives it for each connection. With
+        ``is_persistent`` off, each GET has a connection of its own, so that each may reach another
+        server behind the same address.
         """
         self._base = base_url
         self._timeout = timeout
@@ -51,6 +54,7 @@ class Fetcher:
         Raises:
             Unreachable: no connection.
             TimedOut: the body was not complete in time.
+            TlsRefused: a new TLS connection was closed without an answer.
             BadStatus: a status other than 200; redirects are not followed, as they could lead
                 anywhere.
             Interrupted: the response was cut off or was not valid HTTP.
@@ -78,7 +82,14 @@ class Fetcher:
         if kept is not None and kept.is_open:
             with suppress(_NotAnswered):  # the server has closed it meanwhile
                 return await self._ask(kept, url)
-        return await self._ask(await self._connected(url), url)
+
+        connection = await self._connected(url)
+        try:
+            return await self._ask(connection, url)
+        except _NotAnswered as error:
+            if url.scheme == "https":  # with TLS 1.3, the client's part of the handshake is over
+                raise TlsRefused("the TLS connection was closed without an answer") from error
+            raise
 
     async def _ask(self, connection: "_Connection", url: URL) -> bytes:
         try:
@@ -102,18 +113,34 @@ class Fetcher:
         if url.raw_host is None or url.port is None:
             raise ValueError("the URL has no host")
 
-        if url.scheme == "https" and isinstance(self._tls, bool):
-            # In a thread: it reads the system's certificates.
-            self._tls = await asyncio.to_thread(_tls_context, is_verified=self._tls)
+        tls = None
+        if url.scheme == "https":
+            tls = await asyncio.to_thread(self._context)  # it may read files
 
-        _, connection = await asyncio.get_running_loop().create_connection(
-            _Connection,
-            url.raw_host,
-            url.port,
-            ssl=self._tls if url.scheme == "https" else None,
-            happy_eyeballs_delay=_NEXT_ADDRESS,
-        )
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                _Connection,
+                url.raw_host,
+                url.port,
+                ssl=tls,
+                happy_eyeballs_delay=_NEXT_ADDRESS,
+            )
+        except (ConnectionResetError, ssl.SSLEOFError) as error:
+            if tls is not None:
+                raise TlsRefused("the connection was closed in the TLS handshake") from error
+            raise
         return connection
+
+    def _context(self) -> ssl.SSLContext:
+        """How the next connection is secured."""
+        given = self._tls() if callable(self._tls) else self._tls
+        if not isinstance(given, bool):
+            return given
+
+        context = client_context(tls=given)
+        if not callable(self._tls):
+            self._tls = context  # the system's certificates are read once
+        return context
 
 
 class _NotAnswered(Interrupted):
@@ -221,15 +248,9 @@ def _request(url: URL) -> bytes:
     return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii")
 
 
-def _tls_context(*, is_verified: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not is_verified:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 def _reason(error: Exception) -> str:
     """The cause without any addresses, which may contain credentials."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return connection_fault(error)
     cause = error.strerror if isinstance(error, OSError) else None
     return f"{type(error).__name__}: {cause}" if cause else type(error).__name__

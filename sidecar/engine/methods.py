@@ -100,13 +100,18 @@ def offers_sampled_drafts(vllm: str | None) -> bool:
     return _is_from(_SAMPLES_FROM, vllm)
 
 
-def _is_from(release: Release, vllm: str | None) -> bool:
-    """Whether a version is at least ``release``, or unknown.
+def is_untagged(vllm: str) -> bool:
+    """Whether a version is of a build from source without tags, which says nothing of its age.
 
-    A build from source without tags calls itself 0.1.dev1, which says nothing of its age.
+    Such a build calls itself 0.1.dev1.
     """
+    return _UNTAGGED.match(vllm) is not None
+
+
+def _is_from(release: Release, vllm: str | None) -> bool:
+    """Whether a version is at least ``release``, or unknown."""
     numbers = re.match(r"v?(\d+)\.(\d+)", vllm or "")
-    if numbers is None or _UNTAGGED.match(vllm or ""):
+    if numbers is None or is_untagged(vllm or ""):
         return True
     return (int(numbers[1]), int(numbers[2])) >= release
 

@@ -94,6 +94,9 @@ class Trait(StrEnum):
 
     OVERCOUNTED = "overcounted"  # V0's counters, which add their totals again at every log interval
     DIFFUSION = "diffusion"  # a diffusion model: drafts nothing
+    # vLLM's Rust frontend counts: it has no start time, publishes the time between two tokens late,
+    # and exports the counters of drafts whether vLLM speculates or not.
+    RUST_FRONTEND = "rust_frontend"
 
 
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
@@ -110,6 +113,8 @@ DIFFUSION = "diffusion_num_denoising_steps_total"
 PROCESS_START = "process_start_time_seconds"
 # On single-process pages only, too; the same but for a second, where Dynamo leaves out the former.
 CREATED = "generation_tokens_created"
+# Our plug-in's, without a prefix: a gauge of 1 whose label ``id`` is the server's.
+SERVER = "specdec_server_info"
 
 
 def wanted() -> frozenset[bytes]:
@@ -130,7 +135,7 @@ def wanted() -> frozenset[bytes]:
 
     return frozenset(
         {f"{prefix}{name}".encode() for prefix in PREFIXES for name in names}
-        | {PROCESS_START.encode()}
+        | {PROCESS_START.encode(), SERVER.encode()}
     )
 
 

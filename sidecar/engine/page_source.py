@@ -25,7 +25,7 @@ async def page_source(
         scrape.vllm_url,
         timeout=scrape.scrape_timeout,
         page_bytes=limits.page_bytes,
-        tls=scrape.tls(),
+        tls=scrape.tls if scrape.vllm_cert_file else scrape.tls(),
         is_persistent=is_persistent,
     )
     try:

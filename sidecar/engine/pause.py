@@ -52,7 +52,7 @@ class PauseAsker:
             scrape.vllm_url,
             timeout=_TIMEOUT,
             page_bytes=_MOST_BYTES,
-            tls=scrape.tls(),
+            tls=scrape.tls if scrape.vllm_cert_file else scrape.tls(),
             is_persistent=False,
         )
 

@@ -17,6 +17,9 @@ from sidecar.errors import PageTooLarge
 # Pairs of model and engine on a page; four times the maximum of ``limits.engines``.
 _MOST_ENGINES = 256
 _DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
+# Ids of servers that are read. Each start of vLLM leaves one in a directory that nobody wipes.
+MOST_SERVERS = 16
+MOST_ID_LETTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class PagePlan:
     process_start: int | None = None
     shows_replicas: bool = False  # see ``PageSnapshot``
     replica_labels: tuple[str, ...] = ()  # see ``Identities``
+    servers: frozenset[str] = frozenset()  # see ``PageSnapshot``
+    unread_servers: int = 0  # ids that are too many, too long or empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,13 @@ class _Named(NamedTuple):
     series: Series
 
 
-def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> PagePlan:
+def page_plan(
+    page: Sequence[Series], replica_labels: tuple[str, ...] = (), *, is_rust: bool = False
+) -> PagePlan:
     """The plan of a page; without engines if it has no vLLM series.
 
-    ``replica_labels`` have told engines apart on earlier pages of the same server.
+    ``replica_labels`` have told engines apart on earlier pages of the same server. ``is_rust`` is
+    as in ``Page``.
 
     Raises:
         PageTooLarge: more than ``_MOST_ENGINES`` engines.
@@ -119,10 +127,15 @@ def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> P
             if len(by_engine) > _MOST_ENGINES:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
 
+    traits = frozenset({Trait.RUST_FRONTEND} if is_rust else ())
     engines = tuple(
-        _engine_plan(key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)))
+        _engine_plan(
+            key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)), traits
+        )
         for key in sorted(by_engine, key=_order)
     )
+    ids = {dict(series.labels).get("id", "") for series in page if series.name == names.SERVER}
+    usable = sorted(one for one in ids if 0 < len(one) <= MOST_ID_LETTERS)[:MOST_SERVERS]
     numbers = {(key.model_name, key.number) for key in by_engine}
     shows_replicas = is_collected or len(numbers) < len(by_engine)
     return PagePlan(
@@ -130,6 +143,8 @@ def page_plan(page: Sequence[Series], replica_labels: tuple[str, ...] = ()) -> P
         process_start=None if shows_replicas else _process_start(page),
         shows_replicas=shows_replicas,
         replica_labels=identities.replica_labels,
+        servers=frozenset(usable),
+        unread_servers=len(ids) - len(usable),
     )
 
 
@@ -170,7 +185,9 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
     return cache
 
 
-def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> EnginePlan:
+def _engine_plan(
+    key: EngineKey, samples: _Samples, kv_cache: KvCache, of_page: frozenset[Trait]
+) -> EnginePlan:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
     by_reason = samples.get(names.WAITING_BY_REASON, [])
@@ -179,7 +196,7 @@ def _engine_plan(key: EngineKey, samples: _Samples, kv_cache: KvCache) -> Engine
     gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
     histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
 
-    traits = set()
+    traits = set(of_page)
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
         # Only V0 counts tokens but no drafts, and it adds its totals again at every log interval.
         counters |= dict.fromkeys(names.SPECULATION, ())

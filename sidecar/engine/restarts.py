@@ -1,17 +1,18 @@
 """Which engines have started again, and whether the same vLLM still answers.
 
-This is the one place that decides it, from every sign that a page has:
+This is the one place that decides it. Who answers is said by a page's identity, which is compared
+by ``==``: the ids of its servers and the start time of its process, as far as it has them. Another
+identity is another vLLM, at once. One that comes back is one of several servers at the address.
 
-- the start time of its process, where the page is of one process;
-- the time at which an engine's counters were made (``*_created``), where it is exported. vLLM makes
-  them anew in the same process when elastic expert parallelism changes its number of engines;
-- counters of an engine that fall together.
+What the counters did, they tell themselves: by the time at which an engine's were made
+(``*_created``), where it is exported, else by falling. VLLM makes them anew in the same process
+when elastic expert parallelism changes its number of engines.
 
-Counters that fall once do not tell a restart from two servers that answer in turn, so the next two
-pages decide: if the counters return to their old values, another server answered; else vLLM, or the
-engine, has started again at 0. Until then the pages are refused.
+A page without an identity has only its counters. If they fall, that does not tell a restart from
+two servers that answer in turn, so the next two pages decide.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -24,9 +25,10 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import AnotherServer, CountersFell
 
 WAITED: Final = 2  # pages that confirm fallen counters before they are taken for a restart
-REFUSALS: Final = 5  # pages in a row of a server known to be another, after which it is accepted
-_FORGOTTEN: Final = 300  # accepted pages in a row, after which no other server answers any more
+REFUSALS: Final = 30  # pages in a row of one of several servers, after which it is accepted
+_FORGOTTEN: Final = 300  # as many, after which no other server answers any more
 _MOST_SEEN: Final = 1024  # engines remembered; a page has at most a quarter of that
+_MOST_GONE: Final = 64  # identities remembered of which others have taken the place
 _FEW: Final = 10  # counters up to here may exceed their old value soon after a restart
 
 
@@ -43,6 +45,30 @@ class Restarts:
     is_foreign: bool = False
 
 
+class Address(Enum):
+    """Who answers at the address.
+
+    ======= =============================================================== ======== =======
+    state   a page                                                          is       next
+    ======= =============================================================== ======== =======
+    ONE     goes on, or has an identity that was never there before         accepted ONE
+    ONE     has an identity that another one had replaced                   refused  SHARED
+    ONE     without identity is back where it was before it seemed to start refused  SHARED
+    ONE     has fallen counters, and nothing tells why                      refused  DOUBTED
+    DOUBTED is the third one that is down                                   accepted ONE
+    DOUBTED is back at the old values, all with one identity                accepted ONE
+    DOUBTED is back at the old values, and nothing tells whose              refused  SHARED
+    SHARED  is one of the first ``REFUSALS`` in a row that go on            refused  SHARED
+    SHARED  is one of those after them                                      accepted SHARED
+    SHARED  is the ``_FORGOTTEN``-th of them                                accepted ONE
+    ======= =============================================================== ======== =======
+    """
+
+    ONE = auto()  # one vLLM
+    DOUBTED = auto()  # one that may have started again, or another one
+    SHARED = auto()  # several in turn
+
+
 class _Sign(Enum):
     """What a page says of an engine that was on an earlier page."""
 
@@ -52,11 +78,38 @@ class _Sign(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Who serves a page, as far as it says so."""
+
+    servers: frozenset[str] = frozenset()
+    process_start: float | None = None
+
+    @classmethod
+    def of(cls, page: PageSnapshot) -> "Identity":
+        """That of a page."""
+        return cls(page.servers, page.process_start)
+
+    def is_same(self, other: "Identity") -> bool | None:
+        """Whether both are of one vLLM; None if nothing tells.
+
+        A multiprocess directory that nobody wiped has the ids of earlier servers, whose counts go
+        on, so one id that both have is enough. What a launcher starts again has its id for life,
+        but another start.
+        """
+        have_ids = bool(self.servers and other.servers)
+        if have_ids and self.servers.isdisjoint(other.servers):
+            return False
+        if self.process_start is None or other.process_start is None:
+            return True if have_ids else None
+        return self.process_start == other.process_start
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    """An engine as it was last accepted, and the start of the process that it was in."""
+    """An engine as it was last accepted, and whose it was."""
 
     engine: EngineSnapshot
-    process_start: float | None
+    identity: Identity
 
 
 _Line = Mapping[EngineKey, EngineSnapshot]
@@ -66,17 +119,18 @@ class RestartDetector:
     """Compares each page of one address with those before it."""
 
     def __init__(self) -> None:
+        self._address = Address.ONE
         self._seen: dict[EngineKey, _Seen] = {}
-        self._process_start: float | None = None  # of the last accepted page
-        self._newest: float | None = None  # start of the newest process that answered
-        # Pages whose counters are below the accepted ones: the last of them, and how many in a row.
-        self._below: _Line = {}
-        self._pages_below = 0
+        self._accepted = Identity()  # of the last accepted page
+        self._gone: deque[Identity] = deque(maxlen=_MOST_GONE)  # others have replaced them
+
+        # The last page, accepted or not, and how many in a row have gone on until it.
+        self._latest: _Line = {}
+        self._latest_identity = Identity()
+        self._in_a_row = 0
+        self._is_doubt_in_one = False  # whether the page that fell had the accepted identity
         # Before a restart that only the counters showed: the last page of the old process.
         self._above: _Line = {}
-        self._refused = 0  # pages in a row that were refused as another server's
-        self._is_shared = False  # whether another server has answered at this address
-        self._accepted = 0  # pages in a row, while the address counts as shared
 
     @property
     def is_in_doubt(self) -> bool:
@@ -84,107 +138,139 @@ class RestartDetector:
 
         Once it is known that another server answers here, too, that is why.
         """
-        return self._pages_below > 0 and not self._is_shared
+        return self._address is Address.DOUBTED
 
     def detect(self, page: PageSnapshot) -> Restarts:
         """What has started again since the last accepted page.
 
         Raises:
-            AnotherServer: the page is of another server than the last one.
+            AnotherServer: several servers answer in turn.
             CountersFell: the next pages tell.
         """
-        is_taken_over = self._refuse_older_process(page.process_start)
-        if self._has_returned_above(page):
-            self._above = _line(page)
-            is_taken_over = self._refuse()
+        identity = Identity.of(page)
+        is_same = identity.is_same(self._accepted)
+        self._follow(page, identity)
 
         signs = {
-            engine.key: self._sign(engine, page.process_start)
+            engine.key: self._sign(engine, identity)
             for engine in page.engines
             if engine.key in self._seen
         }
-        is_decided = _Sign.STARTED_AGAIN in signs.values()
-        is_in_doubt = _Sign.FELL in signs.values() and not is_decided
-        if is_in_doubt and self._wait(page):
-            is_taken_over = True
-
-        is_unmasked = _Sign.FELL not in signs.values() and self._unmask(page)
+        is_decided = is_same is False or _Sign.STARTED_AGAIN in signs.values()
+        has_fallen = _Sign.FELL in signs.values() and not is_decided
+        self._step(page, identity, is_same=is_same, has_fallen=has_fallen)
 
         started = {key for key, sign in signs.items() if sign is not _Sign.GOES_ON}
-        restarts = self._restarts(page, started, is_foreign=is_taken_over or is_unmasked)
-        self._accept(page, restarts)
+        is_another = is_same is False or (is_same is None and self._have_all_started(page, started))
+        restarts = Restarts(
+            vllm=is_another,
+            engines=frozenset() if is_another else frozenset(started),
+            is_foreign=self._is_foreign(page, is_same=is_same),
+        )
+        self._accept(page, identity, restarts)
         return restarts
 
-    def _sign(self, engine: EngineSnapshot, process_start: float | None) -> _Sign:
-        seen = self._seen[engine.key]
-        is_another = differ(seen.process_start, process_start)
-        if is_another:
-            return _Sign.STARTED_AGAIN
+    # Who answers
 
-        is_made_anew = differ(seen.engine.created, engine.created)
-        if is_made_anew is not None:
-            return _Sign.STARTED_AGAIN if is_made_anew else _Sign.GOES_ON
+    def _follow(self, page: PageSnapshot, identity: Identity) -> None:
+        """Counts pages in a row of one server, as far as they say, whose counters go on."""
+        is_other = identity.is_same(self._latest_identity) is False
+        goes_on = not is_other and not _is_below(page, self._latest)
+        self._in_a_row = self._in_a_row + 1 if goes_on else 1
+        self._latest = _line(page)
+        self._latest_identity = identity
 
-        # Within one process, a counter that falls alone is a fault of the page.
-        has_fallen = fell if is_another is None else fell_together
-        return _Sign.FELL if has_fallen(seen.engine, engine) else _Sign.GOES_ON
+    def _step(
+        self, page: PageSnapshot, identity: Identity, *, is_same: bool | None, has_fallen: bool
+    ) -> None:
+        """The next state of the address. Raises as ``detect`` for a page that is refused."""
+        if self._is_back(page, identity, is_same=is_same, has_fallen=has_fallen):
+            self._address = Address.SHARED
 
-    def _refuse_older_process(self, process_start: float | None) -> bool:
-        """Refuses the page of an older process; returns whether it is accepted all the same.
+        if self._address is Address.SHARED:
+            self._refuse_others()
+        elif has_fallen:
+            self._doubt(is_same=is_same)
+        else:
+            self._address = Address.ONE
 
-        Two servers behind a load balancer would look like restarts. An older process that keeps
-        responding is accepted: the clock was set back, or the newer process is gone.
-        """
-        is_older = (
-            process_start is not None and self._newest is not None and process_start < self._newest
-        )
-        if is_older:
-            self._refuse()
-        self._newest = process_start
-        return is_older
+    def _is_back(
+        self, page: PageSnapshot, identity: Identity, *, is_same: bool | None, has_fallen: bool
+    ) -> bool:
+        """Whether a server answers again after another one did."""
+        if any(gone.is_same(identity) for gone in self._gone):
+            return True
+        if self._address is Address.DOUBTED:
+            return not has_fallen and is_same is not False and not self._is_doubt_in_one
+        return is_same is None and self._has_returned_above(page)
 
-    def _refuse(self) -> bool:
-        """Refuses a page of another server, unless no other server answers any more."""
-        self._is_shared = True
-        self._refused += 1
-        if self._refused <= REFUSALS:
+    def _refuse_others(self) -> None:
+        """Refuses pages until one server has answered alone for a while."""
+        if self._in_a_row <= REFUSALS:
             raise AnotherServer(
                 "several vLLM servers answer at this address; the sidecar needs one of its own"
             )
-        return True
+        if self._in_a_row > _FORGOTTEN:
+            self._address = Address.ONE
 
-    def _wait(self, page: PageSnapshot) -> bool:
-        """Refuses a page whose counters fell, until enough pages in a row have gone on from it.
-
-        Returns whether it is another server's that is accepted all the same.
-        """
-        goes_on = bool(self._below) and not _is_below(page, self._below)
-        self._pages_below = self._pages_below + 1 if goes_on else 1
-        self._below = _line(page)
-        if self._is_shared:
-            return self._refuse()
-        if self._pages_below <= WAITED:
+    def _doubt(self, *, is_same: bool | None) -> None:
+        """Refuses a page whose counters fell, until enough pages in a row have gone on from it."""
+        if self._address is Address.ONE:
+            self._is_doubt_in_one = is_same is True
+            self._in_a_row = 1
+        self._address = Address.DOUBTED
+        if self._in_a_row <= WAITED:
             raise CountersFell(
                 "vLLM's counters fell: the next polls tell whether it has restarted, or whether"
                 " another server answered"
             )
 
-        if page.process_start is None:
+        self._address = Address.ONE
+        if not self._is_doubt_in_one:
             self._above = {key: seen.engine for key, seen in self._seen.items()}
 
-        return False
+    # What the counters did
 
-    def _unmask(self, page: PageSnapshot) -> bool:
-        """Whether it shows only now that another server has answered.
+    def _sign(self, engine: EngineSnapshot, identity: Identity) -> _Sign:
+        seen = self._seen[engine.key]
+        is_same = identity.is_same(seen.identity)
+        if is_same is False:
+            return _Sign.STARTED_AGAIN
 
-        The counters have returned to the values from before they fell.
-        """
-        was_waiting = self._pages_below > 0
-        self._pages_below = 0
-        if not was_waiting or self._is_shared or page.process_start is not None:
+        if seen.engine.created is not None and engine.created is not None:
+            is_made_anew = seen.engine.created != engine.created
+            return _Sign.STARTED_AGAIN if is_made_anew else _Sign.GOES_ON
+
+        # Within one vLLM, a counter that falls alone is a fault of the page.
+        has_fallen = fell_together if is_same else fell
+        return _Sign.FELL if has_fallen(seen.engine, engine) else _Sign.GOES_ON
+
+    def _have_all_started(self, page: PageSnapshot, started: set[EngineKey]) -> bool:
+        """Whether engines have ``started`` again, and none that had counted goes on."""
+        goes_on = any(
+            _has_counted(self._seen[engine.key].engine)
+            for engine in page.engines
+            if engine.key in self._seen and engine.key not in started
+        )
+        return bool(started) and not goes_on
+
+    def _is_foreign(self, page: PageSnapshot, *, is_same: bool | None) -> bool:
+        """Whether what an accepted page has counted is not growth."""
+        if is_same or not self._seen:
             return False
-        self._is_shared = True
-        return True
+        if self._address is Address.SHARED:  # it has taken over; later pages go on
+            return self._in_a_row == REFUSALS + 1
+        return is_same is False and not self._have_begun_anew(page)
+
+    def _have_begun_anew(self, page: PageSnapshot) -> bool:
+        """Whether the counters of another vLLM began after the last page.
+
+        Its process did, or any of them fell.
+        """
+        before = self._accepted.process_start
+        if before is not None and page.process_start is not None and page.process_start > before:
+            return True
+        return _is_below(page, {key: seen.engine for key, seen in self._seen.items()})
 
     def _has_returned_above(self, page: PageSnapshot) -> bool:
         """Whether all counters are at once where they were before they fell.
@@ -203,47 +289,27 @@ class RestartDetector:
 
         return bool(common) and not any(fell(above, engine) for above, _, engine in common)
 
-    def _restarts(
-        self, page: PageSnapshot, started: set[EngineKey], *, is_foreign: bool
-    ) -> Restarts:
-        is_another = differ(self._process_start, page.process_start)
-        if is_another is None:
-            goes_on = any(
-                _has_counted(self._seen[engine.key].engine)
-                for engine in page.engines
-                if engine.key in self._seen and engine.key not in started
-            )
-            is_another = bool(started) and not goes_on
+    # What follows
 
-        engines = frozenset() if is_another else frozenset(started)
-        return Restarts(is_another, engines, is_foreign)
-
-    def _accept(self, page: PageSnapshot, restarts: Restarts) -> None:
+    def _accept(self, page: PageSnapshot, identity: Identity, restarts: Restarts) -> None:
         """The page is what the next ones are compared with."""
-        self._refused = 0
-        self._accepted = self._accepted + 1 if self._is_shared else 0
-        if self._accepted > _FORGOTTEN:
-            self._is_shared = False
+        is_another = identity.is_same(self._accepted) is False
+        if is_another:
+            self._gone.append(self._accepted)
+        if any(gone.is_same(identity) for gone in self._gone):
+            kept = (one for one in self._gone if not one.is_same(identity))
+            self._gone = deque(kept, maxlen=_MOST_GONE)
+        self._accepted = identity
 
-        if restarts.vllm or restarts.engines:
-            self._below = {}
-            self._pages_below = 0
-
-        self._process_start = page.process_start
         for engine in page.engines:
             seen = self._seen.get(engine.key)
             has_started = restarts.vllm or engine.key in restarts.engines
             goes_on = seen is not None and not has_started and not restarts.is_foreign
             now = hold_counters(seen.engine, engine) if seen is not None and goes_on else engine
-            self._seen[engine.key] = _Seen(now, page.process_start)
+            self._seen[engine.key] = _Seen(now, identity)
 
         if len(self._seen) > _MOST_SEEN:
             self._seen = {engine.key: self._seen[engine.key] for engine in page.engines}
-
-
-def differ(before: float | None, now: float | None) -> bool | None:
-    """Whether two start times belong to different processes; None if one is unknown."""
-    return None if before is None or now is None else before != now
 
 
 def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:

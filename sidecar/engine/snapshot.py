@@ -1,8 +1,8 @@
 """The engines on one page: quantities by their meaning, whatever names this vLLM version uses."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import le
 
 from sidecar.engine.exposition import Page, Series
@@ -11,6 +11,7 @@ from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EnginePlan, HistogramPlan, PagePlan, page_plan
 from sidecar.errors import NoVllmMetrics
 
+_NO_DRAFTS = dict.fromkeys(SPECULATION, 0.0)
 _LARGEST = 1e18  # far above any real count; sums of larger values would eventually be infinite
 
 
@@ -52,7 +53,8 @@ class EngineSnapshot:
     def speculates(self) -> bool:
         """Whether vLLM exports speculation counters, usable or not.
 
-        One that speculates does so from the start.
+        One that speculates does so from the start; behind the Rust frontend, which exports them in
+        any case, from its first draft.
         """
         has_usable = any(counter in self.counters for counter in SPECULATION)
         return has_usable or Trait.OVERCOUNTED in self.traits
@@ -62,19 +64,38 @@ class EngineSnapshot:
 class PageSnapshot:
     """One page of ``/metrics``.
 
-    ``process_start`` is in Unix seconds, None on a page of several processes.
+    ``process_start`` is in Unix seconds, None on a page of several processes, and on one of the
+    Rust frontend (``is_rust``), which has no engines before the first has told it anything.
     """
 
     engines: tuple[EngineSnapshot, ...]
     process_start: float | None
-    malformed: int  # malformed lines, and histograms that are not cumulative
+    malformed: int  # malformed lines, histograms that are not cumulative, ids that are not read
     # Each engine is of a process of its own, and the page is an agent's that collects them.
     shows_replicas: bool = False
+    is_rust: bool = False
+    # The ids of the servers whose counters it has, as our plug-in put them there. A multiprocess
+    # directory that nobody wiped keeps those of earlier ones. Empty: the page has none.
+    servers: frozenset[str] = frozenset()
 
     @property
     def is_sum(self) -> bool:
         """Whether an engine's counters are sums over several API servers."""
-        return self.process_start is None and not self.shows_replicas
+        is_one = self.process_start is not None or self.is_rust
+        return not is_one and not self.shows_replicas
+
+    def drafting(self, keys: Collection[EngineKey]) -> "PageSnapshot":
+        """The page if it is known of these engines, if they are on it, that they speculate.
+
+        Where it shows no drafts, there have been none.
+        """
+        engines = tuple(
+            replace(engine, counters={**_NO_DRAFTS, **engine.counters})
+            if engine.key in keys
+            else engine
+            for engine in self.engines
+        )
+        return replace(self, engines=engines)
 
     def keys_of(self, model_name: str, number: str) -> list[EngineKey]:
         """The engines to which vLLM itself gives this ``number``: several, if they are replicas."""
@@ -96,6 +117,7 @@ class SnapshotReader:
 
     def __init__(self) -> None:
         self._series: tuple[Series, ...] = ()
+        self._is_rust = False
         self._plan = PagePlan()
         # Labels that have told processes apart: an engine keeps its name once it is the only one.
         self._replica_labels: tuple[str, ...] = ()
@@ -103,17 +125,21 @@ class SnapshotReader:
     def read(self, page: Page) -> PageSnapshot:
         """The engines on a page, ordered by model and engine.
 
+        The Rust frontend's counters of drafts are left out while they are 0, since they do not say
+        that vLLM speculates.
+
         Raises:
             NoVllmMetrics: the page has no series of a vLLM engine.
             PageTooLarge: there are more engines than any vLLM has.
         """
-        if self._series is not page.series:
-            self._plan = page_plan(page.series, self._replica_labels)
+        if self._series is not page.series or self._is_rust != page.is_rust:
+            self._plan = page_plan(page.series, self._replica_labels, is_rust=page.is_rust)
             self._replica_labels = self._plan.replica_labels
             self._series = page.series
+            self._is_rust = page.is_rust
 
         plans = self._plan.engines
-        if not plans:
+        if not plans and not page.is_rust:
             raise NoVllmMetrics("the page has no series of a vLLM engine")
 
         engines = tuple(_engine(plan, page.values) for plan in plans)
@@ -122,8 +148,10 @@ class SnapshotReader:
         return PageSnapshot(
             engines=engines,
             process_start=_time(self._plan.process_start, page.values),
-            malformed=page.malformed + contradictory,
+            malformed=page.malformed + contradictory + self._plan.unread_servers,
             shows_replicas=self._plan.shows_replicas,
+            is_rust=page.is_rust,
+            servers=self._plan.servers,
         )
 
 
@@ -140,6 +168,8 @@ def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
         value = _sum(values, indices)
         if _is_count(value):
             counters[counter] = value
+    if Trait.RUST_FRONTEND in plan.traits and not any(map(counters.get, SPECULATION)):
+        counters = {name: value for name, value in counters.items() if name not in SPECULATION}
 
     gauges = {}
     for gauge, indices in plan.gauges.items():

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import structlog
-from pydantic import Discriminator, Field, Tag, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from sidecar.analysis.report import Report
 from sidecar.analysis.state import State
@@ -37,17 +37,17 @@ from sidecar.requests.messages import (
     Message,
     PluginSink,
     ReportPart,
-    ReportVersion2,
     UnixSeconds,
     Unreadable,
 )
-from sidecar.requests.tables import Table
+from sidecar.requests.tables import OTHER
 from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
 
 _PAGES: Final = "scrapes.jsonl.gz"
 _MESSAGES: Final = "plugin.jsonl.gz"
 _MOST_WAITING: Final = 1024 * 1024  # bytes of messages between two polls
+_MOST_ADAPTERS: Final = 1_000  # whose names are replaced by a number each
 _LEVEL: Final = 6  # gzip's own default takes twice as long, for 4 % less
 
 _Line = TypeVar("_Line")
@@ -73,8 +73,7 @@ class PluginLine:
     at: UnixSeconds
     connection: Annotated[int, Field(ge=0)] = 0
     hello: Hello | None = None
-    # Under another name in the file than the reports of version 2, which were recorded as they are.
-    report: Annotated[ReportPart | None, Field(alias="part")] = None
+    report: ReportPart | None = None
 
     @classmethod
     def of(cls, at: float, connection: int, message: Hello | ReportPart | None) -> Self:
@@ -90,34 +89,16 @@ class PluginLine:
 
     def encoded(self) -> bytes:
         """The line, without the line break."""
-        return _plugin_lines().dump_json(self, exclude_defaults=True, by_alias=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _LineVersion2:
-    """A line that an earlier sidecar recorded, with a report of version 2."""
-
-    at: UnixSeconds
-    connection: Annotated[int, Field(ge=0)]
-    report: ReportVersion2
-
-    def line(self) -> PluginLine:
-        return PluginLine(self.at, self.connection, report=self.report.part())
-
-
-def _line_version(line: object) -> str:
-    return "2" if isinstance(line, dict) and "report" in line else "3"
+        return _plugin_lines().dump_json(self, exclude_defaults=True)
 
 
 @cache
-def _plugin_lines() -> TypeAdapter[PluginLine | _LineVersion2]:
-    lines = Annotated[PluginLine, Tag("3")] | Annotated[_LineVersion2, Tag("2")]
-    return TypeAdapter(Annotated[lines, Discriminator(_line_version)])
+def _plugin_lines() -> TypeAdapter[PluginLine]:
+    return TypeAdapter(PluginLine)
 
 
 def _plugin_line(text: str) -> PluginLine:
-    line = _plugin_lines().validate_json(text, strict=True)
-    return line.line() if isinstance(line, _LineVersion2) else line
+    return _plugin_lines().validate_json(text, strict=True)
 
 
 class Recorder:
@@ -144,6 +125,7 @@ class Recorder:
         self._pages, self._plugin = (FileIO(directory / name, "xb") for name in (_PAGES, _MESSAGES))
         self._waiting = [PluginLine(time.time()).encoded()]  # to be written at the next poll
         self._size = 0  # bytes waiting
+        self._adapters: dict[str, str] = {}  # what replaces the name of each
         self._stopped = False
         self.written = 0  # bytes
         self.requests = 0  # finished requests
@@ -168,19 +150,23 @@ class Recorder:
         self.scrapes += self._write(self._pages, [line.encode()])
 
     def plugin(self, line: PluginLine) -> None:
-        """Records one message of a plug-in, without adapter names, which often identify tenants."""
+        """Records one message of a plug-in.
+
+        The names of adapters often identify tenants; a number in order of appearance replaces each.
+        """
         if self._stopped:
             return
 
-        if line.hello is not None and line.hello.tables is not None:
-            known = line.hello.tables - {Table.ADAPTER}
-            line = replace(line, hello=replace(line.hello, tables=known))
-
         if line.report is not None:
-            finished = tuple(replace(request, adapter=None) for request in line.report.finished)
-            tables = dict(line.report.tables)
-            tables.pop(Table.ADAPTER, None)
-            line = replace(line, report=replace(line.report, tables=tables, finished=finished))
+            cells = tuple(
+                (replace(key, adapter=self._number(key.adapter)), numbers)
+                for key, numbers in line.report.cells
+            )
+            finished = tuple(
+                replace(request, adapter=self._number(request.adapter))
+                for request in line.report.finished
+            )
+            line = replace(line, report=replace(line.report, cells=cells, finished=finished))
             self.requests += len(finished)
 
         encoded = line.encoded()
@@ -188,6 +174,13 @@ class Recorder:
         self._size += len(encoded)
         if self._size > _MOST_WAITING:
             self._flush()
+
+    def _number(self, adapter: str | None) -> str | None:
+        if not adapter:
+            return adapter
+        if adapter not in self._adapters and len(self._adapters) >= _MOST_ADAPTERS:
+            return OTHER
+        return self._adapters.setdefault(adapter, f"adapter {len(self._adapters) + 1}")
 
     def tee_requests(self, sink: PluginSink) -> PluginSink:
         """A sink that records each message and passes it on to ``sink``."""

@@ -154,9 +154,9 @@ def _unknown(misfit: Callable[[dict[str, str]], str]) -> str:
         return "this Python has no vLLM; use the one that runs vLLM"
     source = Path(vllm.origin).with_name("v1") / "core/sched/scheduler.py"
     if not source.is_file():
-        return "this vLLM is older than 0.9, so it has no scheduler that the plug-in observes"
+        return "this vLLM is older than 0.16, so it has no scheduler that the plug-in observes"
     unknown = misfit(_methods(source))
-    return f"it refuses this vLLM: {unknown}" if unknown else ""
+    return f"it needs the Scheduler of vLLM 0.16 or later; found {unknown}" if unknown else ""
 
 
 def _refused(path: str) -> str:

@@ -2,58 +2,50 @@
 
 One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each
 field has a type, a range and a maximum size, and a packet that violates one is refused as a whole.
-Other fields and tables are ignored, so a plug-in may send more in the same version. Version 2, in
-which a report's tables are fields of it, is read as well and becomes the same structures.
+Other fields are ignored, so a plug-in may send more in the same version.
+
+A plug-in of another version is refused by name. From the first release on, a sidecar reads the
+present version and the one before it.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, make_dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from sidecar.requests.tables import (
+    PARAMETERS,
+    Bit,
+    Bits,
+    CellKey,
+    Ending,
     Exponent,
     Hundredths,
     Name,
-    Output,
     RequestGroups,
-    RowKey,
-    Sampling,
-    Table,
+    sampling_of,
 )
-from sidecar.requests.tally import Count, Outcome, Tally
+from sidecar.requests.tally import Count, Numbers, Outcome, Tally, are_possible
 
-VERSION: Final = 3
-READ_VERSIONS: Final = (2, VERSION)
-MAX_PACKET_BYTES: Final = 65_536
-MAX_FINISHED: Final = 64  # finished requests per packet
-MAX_KEYS: Final = 256  # rows per table; further ones are summed under "other"
+VERSION: Final = 4
+MAX_PACKET_BYTES: Final = 131_072
+MAX_ITEMS: Final = 64  # of one kind in a packet
 _MOST: Final = 2**31
 _MOST_DRAFTED: Final = 1024  # tokens per draft
-_MOST_TABLES: Final = 64
 
 Seconds = Annotated[float, Field(ge=0, le=2**53, allow_inf_nan=False)]
 UnixSeconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
 Version = Annotated[str, Field(max_length=64)]
+ServerId = Annotated[str, Field(min_length=1, max_length=64)]
 StepExponent = Annotated[int, Field(ge=0, le=20)]
+Decodes = Annotated[int, Field(ge=1, le=2**20)]
 Parameters = Annotated[
     tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)
 ]
-TABLES_OF_VERSION_2: Final = frozenset(
-    {Table.TEMPERATURE, Table.PROMPT_TOKENS, Table.OUTPUT, Table.SAMPLING, Table.ADAPTER}
-)
-"""Those that a plug-in of version 2 sends, which does not name them."""
 
 
 def _json_object(text: str) -> str:
@@ -78,10 +70,7 @@ class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
     OBSERVING = "observing"
-    # The scheduler's class overrides methods; reports begin once a step shows vLLM's are called.
-    CHECKING = "checking"
-    # It does not observe: the scheduler's methods are not those that it knows, or not called.
-    REFUSED = "refused"
+    REFUSED = "refused"  # the scheduler's methods are not those that it knows
     DISABLED = "disabled"  # it failed and disabled itself
 
 
@@ -140,72 +129,63 @@ class Configuration:
     kv_connector_role: Name | None = None
 
 
-def _known_tables(names: Any) -> frozenset[Table] | None:
-    """The tables that a hello names, without those that this sidecar does not know.
-
-    Raises:
-        ValueError: it is no list of at most 64 names.
-    """
-    if names is None:
-        return None
-    if not isinstance(names, list | frozenset) or len(names) > _MOST_TABLES:
-        raise ValueError
-    return frozenset(table for table in Table if table in names)
-
-
-Tables = Annotated[
-    frozenset[Table] | None,
-    PlainValidator(_known_tables),
-    PlainSerializer(sorted, when_used="unless-none"),
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """Identifies the sender: the first message of each connection.
 
-    Sent again when the state changes. ``start`` identifies one life of one scheduler; totals start
-    at 0 in each. ``speculation`` is None if there is none. ``tables`` are those that it sends; None
-    if it does not say, as in version 2.
+    Sent again when the state changes. ``server`` is the random id of vLLM's server, and None where
+    it has none; ``start`` identifies one life of one scheduler, and counts start at 0 in each.
+    ``own`` names the methods that the scheduler's class has in place of vLLM's. ``full``: there are
+    too many combinations of keys to tell all of them apart. ``speculation`` is None if there is
+    none.
     """
 
     plugin: Version
     vllm: Version | None
     model: Annotated[str, Field(max_length=1024)] | None
     engine: Annotated[int, Field(ge=0, le=_MOST)]
+    server: ServerId | None = None
     start: Annotated[str, Field(min_length=1, max_length=64)]
     started: UnixSeconds
+    own: Annotated[tuple[Name, ...], Field(max_length=16)] = ()
+    full: bool = False
     state: HelloState
     reason: Annotated[str, Field(max_length=200)] = ""
     speculation: Speculation | None = None
     configuration: Configuration = Configuration()
-    tables: Tables = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest(RequestGroups):
     """One finished request; each of ``n`` choices counts as one.
 
-    ``temperature`` is the one in effect, in hundredths, rounded up. ``arrival`` is by the API
-    server's clock, the tokens' times are by the engine's. ``parameters`` names the request's
-    sampling parameters that vLLM from 0.14 on rejects while it speculates. ``cached_tokens`` are
-    the prompt tokens found in the prefix cache; None where this vLLM cannot tell.
+    ``temperature`` is the one in effect, in hundredths, rounded up; None: unknown. ``arrival`` is
+    by the API server's clock, the tokens' times are by the engine's. ``parameters`` names those of
+    ``PARAMETERS`` that it has. ``cached_tokens`` are the prompt tokens found in the prefix cache;
+    None where this vLLM cannot tell. Of a session of several turns, ``output_tokens`` and the
+    tokens' times are None. ``is_own``: one of this product's own commands has sent it.
     """
 
-    temperature: Hundredths
+    temperature: Hundredths | None
     drafts: Count
     draft_tokens: Count
     accepted_tokens: Count
-    output_tokens: Count
+    output_tokens: Count | None
     arrival: UnixSeconds | None
     first_token: UnixSeconds | None
     last_token: UnixSeconds | None
     outcome: Outcome
     parameters: Parameters = ()
     cached_tokens: Count | None = None
+    is_own: bool = False
+
+    @property
+    def decoded_tokens(self) -> int:
+        """Tokens after the first; 0 where that is unknown."""
+        return max((self.output_tokens or 0) - 1, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StepTally:
     """Engine steps.
 
@@ -213,7 +193,7 @@ class StepTally:
     tokens that these got, and ``request_seconds`` the products of the requests and the step's
     duration. ``prefill_tokens`` are those that were computed of prompts in the same steps,
     ``context_tokens`` sums the tokens in the KV cache of the decoding requests, as sampled once a
-    report, and ``drafts`` the requests with a draft; version 2 has none of the three.
+    report, and ``drafts`` the requests with a draft. The order is that of the packets.
     """
 
     steps: Count = 0
@@ -240,81 +220,57 @@ class StepTally:
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """What the steps of a row have in common.
+    """What the steps of a cell have in common.
 
-    Up to ``2**running`` requests decode in each. The mean context of these is at most
-    ``4**context`` tokens, as last sampled. ``is_mixed``: more than 64 tokens of prompts were
-    computed in the step. None from a plug-in that does not say.
+    ``decodes`` requests decode in each or, above 16, at most so many and more than half. The mean
+    context of these is at most ``4**context`` tokens, as last sampled. ``is_mixed``: more than 64
+    tokens of prompts were computed in the step.
     """
 
-    running: Exponent
-    context: StepExponent | None = None
-    is_mixed: bool | None = None
-
-
-Key = TypeVar("Key")
-AnyTally = TypeVar("AnyTally")  # Tally or StepTally
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Generic[Key, AnyTally]):
-    """A row of a table: what has been counted under a key that first appeared at ``since``."""
-
-    key: Key
-    since: UnixSeconds
-    counts: AnyTally
-
-
-TallyRow = Row[RowKey, Tally]
+    decodes: Decodes
+    context: StepExponent
+    is_mixed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEnd:
-    """The total of a report's tables, and the engine's heartbeat at the same moment.
+    """The engine's heartbeat at the moment of the cut, and how finished requests' outputs end.
 
-    ``lost`` is how many finished requests could not be sent. ``at`` is the moment of the cut.
-    ``steps`` and ``generation_tokens`` count since the engine started, ``running`` and ``waiting``
-    are requests. None from a plug-in that does not say.
+    ``at`` is that moment. ``steps`` and ``generation_tokens`` count since the engine started,
+    ``running`` and ``waiting`` are requests. ``lost`` is how many finished requests could not be
+    sent.
     """
 
-    total: Tally
+    at: UnixSeconds
+    steps: Count
+    generation_tokens: Count
+    running: Count
+    waiting: Count
     lost: Count
-    at: UnixSeconds | None = None
-    steps: Count | None = None
-    generation_tokens: Count | None = None
-    running: Count | None = None
-    waiting: Count | None = None
+    endings: dict[Ending, Tally]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPart:
-    """One packet of a report: totals, and the requests that finished since the last report.
+    """One packet of a report: what was counted by key, and requests that have finished.
 
-    The totals count from ``Hello.start``. A report is one cut: all its rows and its total are from
-    the same moment. A row that is missing has not changed since the last report on this connection;
-    the first one has every row. The report is whole once the part with ``end`` has arrived. No
-    table but ``temperature`` has tokens by position.
+    What is counted starts at 0 with ``Hello.start``. A report is one cut: all its cells are from
+    the same moment. A cell that is missing has not changed since the last report on this
+    connection; the first one has every cell. The report is whole once the part with ``end`` has
+    arrived; finished requests come with that part or after it.
     """
 
-    tables: Mapping[Table, tuple[TallyRow, ...]] = field(default_factory=dict)
-    steps: tuple[Row[StepKey, StepTally], ...] = ()
+    cells: tuple[tuple[CellKey, Numbers], ...] = ()
+    steps: tuple[tuple[StepKey, StepTally], ...] = ()
     finished: tuple[FinishedRequest, ...] = ()
     end: ReportEnd | None = None
 
     @property
-    def rows(self) -> Iterator[tuple[Table, TallyRow]]:
-        """The rows of the tables that tally requests."""
-        for table, rows in self.tables.items():
-            for row in rows:
-                yield table, row
-
-    @property
     def is_possible(self) -> bool:
-        """Whether no number contradicts another of its row or request."""
-        return (
-            all(row.counts.is_possible for _, row in self.rows)
-            and all(request.accepted_tokens <= request.draft_tokens for request in self.finished)
-            and (self.end is None or self.end.total.is_possible)
+        """Whether no number contradicts another of its cell or request."""
+        endings = self.end.endings.values() if self.end is not None else ()
+        return all(are_possible(numbers) for _, numbers in self.cells) and all(
+            one.accepted_tokens <= one.draft_tokens for one in (*self.finished, *endings)
         )
 
 
@@ -367,7 +323,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
         raise Malformed from error
 
     if isinstance(read, Unreadable):
-        if read.version in READ_VERSIONS:
+        if read.version == VERSION:
             raise Malformed
         return read
 
@@ -377,109 +333,108 @@ def read_packet(text: bytes) -> Packet | Unreadable:
     return packet
 
 
-# How the packets of each version are laid out.
+# How the packets are laid out: rows are lists, whose order docs/plugin.md has, too.
 
-_AT_MOST_KEYS: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
-_Rows = Annotated[tuple[Row[Key, AnyTally], ...], _AT_MOST_KEYS]
-_Finished = Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)]
+_AT_MOST: Final = Field(max_length=MAX_ITEMS, fail_fast=True)
+_Cell = tuple[Hundredths | None, Bits, Exponent | None, Name | None, Numbers]
+_StepNumbers = tuple[Count, Seconds, Count, Seconds, Count, Count, Count, Count]
+_Steps = tuple[Decodes, StepExponent, bool, _StepNumbers]
+_Ended = tuple[Count, Count, Count, Count, Count, Count, Count, Count]
+_ENDED: Final = (*Outcome, "drafts", "draft_tokens", "accepted_tokens")
 
 
-@dataclass(frozen=True)
-class ReportVersion2:
-    """A part of a report of version 2, in which the tables are fields of it.
+class _Finished(NamedTuple):
+    temperature: Hundredths | None
+    bits: Bits
+    adapter: Name | None
+    prompt_tokens: Count
+    cached_tokens: Count | None
+    output_tokens: Count | None
+    outcome: Outcome
+    ending: Ending | None
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+    arrival: UnixSeconds | None
+    first_token: UnixSeconds | None
+    last_token: UnixSeconds | None
 
-    They are written out: no other table will be sent in that version.
-    """
-
-    temperature: _Rows[Hundredths | Literal["other"], Tally] = ()
-    prompt_tokens: _Rows[Exponent, Tally] = ()
-    output: _Rows[Output, Tally] = ()
-    sampling: _Rows[Sampling, Tally] = ()
-    adapter: _Rows[Name, Tally] = ()
-    steps: _Rows[Exponent, StepTally] = ()
-    finished: _Finished = ()
-    end: ReportEnd | None = None
-
-    def part(self) -> ReportPart:
-        """The same in the structure of today."""
-        tables: dict[Table, tuple[Row[Any, Tally], ...]] = {
-            Table.TEMPERATURE: self.temperature,
-            Table.PROMPT_TOKENS: self.prompt_tokens,
-            Table.OUTPUT: self.output,
-            Table.SAMPLING: self.sampling,
-            Table.ADAPTER: self.adapter,
-        }
-        steps = tuple(
-            Row(key=StepKey(row.key), since=row.since, counts=row.counts) for row in self.steps
+    def request(self) -> FinishedRequest:
+        return FinishedRequest(
+            temperature=self.temperature,
+            structured=bool(self.bits & Bit.STRUCTURED),
+            sampling=sampling_of(self.temperature, self.bits),
+            parameters=tuple(name for bit, name in PARAMETERS.items() if self.bits & bit),
+            is_own=bool(self.bits & Bit.OWN),
+            adapter=self.adapter,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            outcome=self.outcome,
+            ending=self.ending,
+            drafts=self.drafts,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
+            arrival=self.arrival,
+            first_token=self.first_token,
+            last_token=self.last_token,
         )
-
-        return ReportPart(
-            tables=_with_rows(tables), steps=steps, finished=self.finished, end=self.end
-        )
-
-
-_StepKey3 = tuple[StepExponent, StepExponent | None, bool | None]
-
-
-def _rows_by(key: Any) -> Any:
-    """The type of the rows of a table with such keys."""
-    return Annotated[tuple[Row[key, Tally], ...], _AT_MOST_KEYS]
-
-
-# The tables of version 3: an attribute for each that is declared, empty where the packet has none.
-_Tables3: Any = make_dataclass(
-    "_Tables3",
-    [
-        *((table.value, _rows_by(table.declared.key), ()) for table in Table),
-        ("steps", _Rows[_StepKey3, StepTally], ()),
-    ],
-    frozen=True,
-)
-
-
-@dataclass(frozen=True)
-class _ReportVersion3:
-    tables: _Tables3 = field(default_factory=_Tables3)
-    finished: _Finished = ()
-    end: ReportEnd | None = None
-
-    def part(self) -> ReportPart:
-        tables = {table: getattr(self.tables, table) for table in Table}
-        steps = tuple(
-            Row(key=StepKey(*row.key), since=row.since, counts=row.counts)
-            for row in self.tables.steps
-        )
-
-        return ReportPart(
-            tables=_with_rows(tables), steps=steps, finished=self.finished, end=self.end
-        )
-
-
-def _with_rows(
-    tables: Mapping[Table, tuple[Row[Any, Tally], ...]],
-) -> dict[Table, tuple[TallyRow, ...]]:
-    """The tables that have rows; one without did not change, or does not exist."""
-    return {table: rows for table, rows in tables.items() if rows}
 
 
 @dataclass(frozen=True, slots=True)
-class _PacketVersion2:
-    v: Literal[2]
-    hello: Hello | None = None
-    report: ReportVersion2 | None = None
+class _End:
+    at: UnixSeconds
+    steps: Count
+    generation_tokens: Count
+    running: Count
+    waiting: Count
+    lost: Count
+    endings: dict[Ending, _Ended]
+
+    def end(self) -> ReportEnd:
+        return ReportEnd(
+            at=self.at,
+            steps=self.steps,
+            generation_tokens=self.generation_tokens,
+            running=self.running,
+            waiting=self.waiting,
+            lost=self.lost,
+            endings={
+                ending: Tally(**dict(zip(_ENDED, numbers, strict=True)))
+                for ending, numbers in self.endings.items()
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _PacketVersion3:
-    v: Literal[3]
+class _Report:
+    requests: Annotated[tuple[_Cell, ...], _AT_MOST] = ()
+    steps: Annotated[tuple[_Steps, ...], _AT_MOST] = ()
+    finished: Annotated[tuple[_Finished, ...], _AT_MOST] = ()
+    end: _End | None = None
+
+    def part(self) -> ReportPart:
+        return ReportPart(
+            cells=tuple(
+                (CellKey(temperature, bits, prompt, adapter), numbers)
+                for temperature, bits, prompt, adapter, numbers in self.requests
+            ),
+            steps=tuple(
+                (StepKey(decodes, context, is_mixed), StepTally(*numbers))
+                for decodes, context, is_mixed, numbers in self.steps
+            ),
+            finished=tuple(one.request() for one in self.finished),
+            end=None if self.end is None else self.end.end(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Packet:
+    v: Literal[4]
     hello: Hello | None = None
-    report: _ReportVersion3 | None = None
-
-
-_AnyPacket = _PacketVersion2 | _PacketVersion3 | Unreadable
+    report: _Report | None = None
 
 
 @cache
-def _packets() -> TypeAdapter[_AnyPacket]:
-    known = Annotated[_PacketVersion2 | _PacketVersion3, Field(discriminator="v")]
-    return TypeAdapter(Annotated[known | Unreadable, Field(union_mode="left_to_right")])
+def _packets() -> TypeAdapter[_Packet | Unreadable]:
+    return TypeAdapter(Annotated[_Packet | Unreadable, Field(union_mode="left_to_right")])

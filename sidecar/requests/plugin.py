@@ -3,16 +3,18 @@
 vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls
 ``register()`` in each of its processes. The file is in the order in which it is best read:
 
-1. **What it wraps**: five methods of vLLM's ``Scheduler``. Each wrapper calls vLLM's own method
+1. **Where it starts**: which processes of vLLM it observes, and the random id of the server.
+2. **What it wraps**: five methods of vLLM's ``Scheduler``. Each wrapper calls vLLM's own method
    once with the same arguments, returns its result and lets its exceptions through.
-2. **When it gives up**: all else is inside ``try``. The first error disables the plug-in for good,
+3. **When it gives up**: all else is inside ``try``. The first error disables the plug-in for good,
    with one line in the log. Of a scheduler whose methods it does not know, it wraps the constructor
    alone, to say so.
-3. **What it reads and counts** of steps and requests. It changes nothing in a request but its own
-   attribute ``_specdec``, and keeps a bounded amount.
-4. **What it sends**: hellos, and reports of totals and finished requests, as JSON, to one Unix
-   socket, from which it never reads. No text, token or id of a request leaves the process.
-5. **What it reads of vLLM's configuration** for the hello.
+4. **What it counts**: integers that only grow, by what requests and steps have in common, and one
+   small record a finished request. It changes nothing in a request but its own attribute
+   ``_specdec``, and keeps a bounded amount.
+5. **What it sends**: hellos and reports, as JSON, to one Unix socket, from which it never reads. No
+   text, token or id of a request leaves the process.
+6. **What it reads of vLLM's configuration** for the hello.
 
 It starts no thread, waits for nothing, writes no file, and needs only Python's standard library.
 """
@@ -24,6 +26,7 @@ import functools
 import inspect
 import json
 import logging
+import multiprocessing
 import os
 import socket
 import struct
@@ -31,86 +34,147 @@ import sys
 import time
 import traceback
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from math import ceil
-from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 VERSION = "0.1.0"  # of the sidecar that wrote this file
-FORMAT = 3  # of the packets
+FORMAT = 4  # of the packets
 SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
 
 log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
 
 # -------------------------------------------------------------------------------------------------
-# 1. What it wraps
+# 1. Where it starts
 # -------------------------------------------------------------------------------------------------
 
-# The methods, each with the parameters that it may have. If any of them has others, or is missing,
-# none is wrapped.
-#
-# - ``update_from_output`` is called once a step.
-# - ``make_spec_decoding_stats`` is called once for each request and step with draft tokens. Before
-#   0.14 vLLM does not pass it the request's id. So it is not wrapped there, and the same numbers
-#   are taken from the arguments of ``update_from_output``.
-# - ``_free_request`` is called once at the end of a request, however it ends.
-#
-# The constructor is wrapped as well, to say hello to the sidecar, and ``schedule``, if it is there,
-# to notice a pause.
-NAMELESS = "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
-KNOWN = {
-    "make_spec_decoding_stats": (f"{NAMELESS} num_invalid_spec_tokens request_id", NAMELESS),
-    "update_from_output": ("self scheduler_output model_runner_output",),
-    "_free_request": ("self request delay_free_blocks", "self request"),
-}
-# A call may omit arguments for which vLLM has defaults. The wrappers' last parameters are vLLM's,
-# so they can have the same defaults.
-WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")
+# The variable in which vLLM's first process hands the server's id to the others. With the value
+# OFF, there is no id.
+SERVER = "SPECDEC_SERVER_ID"
+OFF = "off"
+MAX_ID = 64  # characters
+GAUGE = "specdec_server_info"  # has the id on vLLM's page; vLLM drops gauges named "vllm" anew
 
 
 def register() -> None:
-    """Wraps vLLM's Scheduler, if this process may have one.
+    """Observes vLLM's Scheduler, if this process may have one, and gives the server its id.
 
-    vLLM calls it in each of its processes. It never raises, since vLLM would then not start.
+    vLLM calls it in each of its processes, the first one included, before it starts the others. It
+    never raises, since vLLM would then not start.
     """
     try:
         program = getattr(sys.modules["__main__"], "__spec__", None)
         if program is not None and program.name == "vllm.model_executor.models.registry":
             return  # vLLM inspects a model class in a process of its own
 
-        if has_no_scheduler():
-            return  # importing one would take time
+        server = server_id()
+        show(server)
+        if not may_schedule():
+            return  # importing the scheduler would take time
 
         import vllm
         from vllm.v1.core.sched.scheduler import Scheduler
 
-        install(Scheduler, vllm.__version__)
+        install(Scheduler, vllm.__version__, server=server)
     except Exception as error:
         with suppress(Exception):  # a log handler may raise
             log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
 
 
-def has_no_scheduler() -> bool:
-    """Whether this process is a worker or an API server.
+def is_first() -> bool:
+    """Whether this is the first process of a vLLM server."""
+    return multiprocessing.parent_process() is None and not is_ray_actor()
 
-    vLLM's first process may become the engine core, or fork it. A forked core loads no plug-in
-    again: it inherits what this one has wrapped.
-    """
-    modules = sys.modules
-    if "vllm.v1.worker.worker_base" not in modules or "vllm.v1.engine.core" in modules:
+
+def is_ray_actor() -> bool:
+    """Whether Ray has started this process for one of vLLM's workers or engine cores."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
         return False
-    processes = modules.get("multiprocessing.process")
-    if processes is not None and processes.parent_process() is not None:
+    return ray.get_runtime_context().get_actor_id() is not None
+
+
+def may_schedule() -> bool:
+    """Whether this process may have a scheduler, or fork one that has.
+
+    A worker has none. The first process has imported ``worker_base`` as well, by the options that
+    it offers. It may become the engine core, or fork it, which does not load plug-ins again.
+    """
+    is_worker = "vllm.v1.worker.worker_base" in sys.modules
+    if not is_worker or "vllm.v1.engine.core" in sys.modules:
         return True
+    if os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
+        return True  # what is forked, a worker or the core, registers no plug-in again
+    return is_first() and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
 
-    spawns = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
-    return spawns and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0"
+
+@functools.cache  # once a process, however often vLLM registers its plug-ins
+def server_id() -> str | None:
+    """The server's random id: made in its first process, which all others are started from.
+
+    A first process makes a new one whatever it inherited, since it may be one of several servers
+    that the same program started. None: it is switched off, or no first process has made one.
+    """
+    told = os.environ.get(SERVER)
+    if told != OFF and is_first():
+        told = os.urandom(8).hex()
+        os.environ[SERVER] = told
+    return told if told and told != OFF and len(told) <= MAX_ID else None
 
 
-def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
+def show(server: str | None) -> None:
+    """Puts the id on vLLM's page, as one gauge: in the processes that serve it.
+
+    These have imported prometheus_client themselves by now. With several API servers, each of them
+    says the same, and ``max`` makes one sample of it.
+    """
+    client = sys.modules.get("prometheus_client")
+    serves = is_first() or multiprocessing.current_process().name.lower().startswith("apiserver")
+    if server is None or client is None or not serves:
+        return
+    with suppress(Exception):  # it is there already, or prometheus_client is not as known
+        gauge = client.Gauge(
+            GAUGE,
+            "1: the specdec plug-in is loaded; the id is that of this server.",
+            ["id"],
+            multiprocess_mode="max",
+        )
+        gauge.labels(server).set(1)
+
+
+# -------------------------------------------------------------------------------------------------
+# 2. What it wraps
+# -------------------------------------------------------------------------------------------------
+
+# The methods, with their parameters in vLLM from 0.16 on. If any of them has others, or is missing,
+# none is wrapped.
+#
+# - ``make_spec_decoding_stats`` is called once for each request and step with draft tokens.
+# - ``update_from_output`` is called once a step.
+# - ``_free_request`` is called once at the end of a request, however it ends.
+#
+# The constructor is wrapped as well, to say hello to the sidecar, and ``schedule``, to notice when
+# the engine has stood still. What parameters that one has does not matter.
+KNOWN = {
+    "make_spec_decoding_stats": "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
+    " num_invalid_spec_tokens request_id",
+    "update_from_output": "self scheduler_output model_runner_output",
+    "_free_request": "self request delay_free_blocks",
+}
+# A call may omit arguments for which vLLM has defaults. The wrappers' last parameters are vLLM's,
+# so they can have the same defaults.
+WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")
+
+
+def install(
+    scheduler_class: Any,
+    vllm_version: Any = None,
+    path: str = SOCKET,
+    server: str | None = None,
+) -> None:
     """Wraps the methods of vLLM's Scheduler, or of a class like it, unless they are wrapped.
 
     An instance then has its ``Observer`` in ``_specdec``, or None where it was never observed or no
@@ -126,12 +190,13 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
     refusal = misfit({name: parameters(method) for name, method in methods.items()})
     wrappers = {} if refusal else wrappers_of(**methods)
     construct = scheduler_class.__init__
+    identity = {"vllm": text(vllm_version, 64), "server": server}
 
     @functools.wraps(construct)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
         try:
-            observe(self, wrappers, refusal, vllm_version, path)
+            observe(self, wrappers, refusal, identity, path)
         except Exception as error:
             fail(self, "__init__", error)
 
@@ -139,34 +204,35 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
     for name, wrapper in wrappers.items():
         setattr(scheduler_class, name, wrapper)
     if wrappers and hasattr(scheduler_class, "schedule"):
-        scheduler_class.schedule = pause_noticing(scheduler_class.schedule)
+        scheduler_class.schedule = schedule_wrapper_of(scheduler_class.schedule)
 
 
 def observe(
-    scheduler: Any, wrappers: dict[str, Any], refusal: str, vllm_version: Any, path: str
+    scheduler: Any,
+    wrappers: dict[str, Any],
+    refusal: str,
+    identity: dict[str, str | None],
+    path: str,
 ) -> None:
     """Says hello for a scheduler that has just been constructed, and begins to observe it.
 
-    A subclass may have methods of its own in place of the wrappers. Nothing is reported until a
-    step has shown that these call vLLM's (``Observer.check``).
+    The methods that a subclass has in place of the wrappers are named in the hello. If they do not
+    call vLLM's, the counts here differ from vLLM's own, and the sidecar withholds them.
     """
     own = [name for name, wrapper in wrappers.items() if getattr(type(scheduler), name) != wrapper]
-    observer = Observer(scheduler, vllm_version, path, own)
+    hello = {**identity, "own": own, **introduction(scheduler)}
+    observer = Observer(scheduler, hello, path)
     # Keeps the socket open once ``fail`` has cleared ``_specdec``: the sidecar then sees a plug-in
     # that is disabled, not a lost connection.
     scheduler._specdec_link = observer
 
-    state = observer.state
-    reason = f"{type(scheduler).__name__} has its own {' '.join(own)}" if own else ""
     if refusal:
-        state = "refused"
-        reason = refusal
+        observer.say("refused", f"needs the Scheduler of vLLM 0.16 or later; found {refusal}")
     else:
         scheduler._specdec = observer
-
-    observer.say(state, reason)
+        observer.say("observing")
     with suppress(Exception):  # a log handler may raise
-        log.info("specdec %s: %s for %s%s", VERSION, state, path, reason and f": {reason}")
+        log.info("specdec %s: %s for %s", VERSION, observer.state, path)
 
 
 def wrappers_of(
@@ -176,7 +242,6 @@ def wrappers_of(
     make = make_spec_decoding_stats
     update = update_from_output
     free = _free_request
-    tells_request = "request_id" in inspect.signature(make).parameters  # from 0.14
 
     @functools.wraps(make, WITH_DEFAULTS)
     def make_wrapper(
@@ -210,8 +275,7 @@ def wrappers_of(
 
     @functools.wraps(update, WITH_DEFAULTS)
     def update_wrapper(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        to_count = None if tells_request else model_runner_output
-        attempt(self, Observer.before_step, self, scheduler_output, to_count)
+        attempt(self, Observer.before_step, self, scheduler_output)
         result = update(self, scheduler_output, model_runner_output)
         attempt(self, Observer.after_step, self, scheduler_output, result)
         return result
@@ -222,14 +286,15 @@ def wrappers_of(
         attempt(self, Observer.end, request)
         return result
 
-    wrappers = {"update_from_output": update_wrapper, "_free_request": free_wrapper}
-    if tells_request:
-        wrappers["make_spec_decoding_stats"] = make_wrapper
-    return wrappers
+    return {
+        "make_spec_decoding_stats": make_wrapper,
+        "update_from_output": update_wrapper,
+        "_free_request": free_wrapper,
+    }
 
 
-def pause_noticing(schedule: Any) -> Any:
-    """The wrapper around ``schedule``, which a subclass may replace without any harm."""
+def schedule_wrapper_of(schedule: Any) -> Any:
+    """The wrapper around ``schedule``, which a subclass may replace without harm to the counts."""
 
     @functools.wraps(schedule)
     def schedule_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -240,7 +305,7 @@ def pause_noticing(schedule: Any) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------
-# 2. When it gives up
+# 3. When it gives up
 # -------------------------------------------------------------------------------------------------
 
 
@@ -248,8 +313,8 @@ def misfit(found: dict[str, str]) -> str:
     """Names the methods that are missing or have parameters that are not known; "" if none."""
     return ", ".join(
         f"{name}({found.get(name, 'missing')})"
-        for name in KNOWN
-        if found.get(name) not in KNOWN[name]
+        for name, known in KNOWN.items()
+        if found.get(name) != known
     )
 
 
@@ -285,243 +350,69 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
         own_file = fail.__code__.co_filename
         frames = traceback.extract_tb(error.__traceback__)
         line = next(frame.lineno for frame in reversed(frames) if frame.filename == own_file)
-        state = "disabled"
         reason = f"{part}: {type(error).__name__} at line {line}"
-        if isinstance(error, NotCalledError):
-            state = "refused"
-            reason = f"{type(scheduler).__name__} has its own {error}, which does not call vLLM's"
 
-        log.error("specdec %s is %s, and vLLM goes on without it: %s", VERSION, state, reason)
+        log.error("specdec %s is disabled, and vLLM goes on without it: %s", VERSION, reason)
         if observer is not None:  # else its constructor failed
-            observer.release_requests()
-            observer.connect_due = 0.0  # no report will try again
-            observer.say(state, reason)
+            observer.starting = {}  # lets go of vLLM's requests
+            observer.say("disabled", reason)
 
 
-class NotCalledError(Exception):
-    """The scheduler's class has a method of its own, named here, that does not call vLLM's."""
+class ImpossibleDraftError(Exception):
+    """More accepted than drafted, or negative: vLLM before 0.16 counts -1 without a result."""
 
 
 # -------------------------------------------------------------------------------------------------
-# 3. What it reads and counts
+# 4. What it counts
 # -------------------------------------------------------------------------------------------------
 
 ABOVE_2 = 201  # the key of all temperatures above 2, in hundredths; 0 to 200 are themselves
 MAX_EXPONENT = 20  # of the keys that are powers
-PAUSE = 0.1  # seconds after a step; if vLLM schedules nothing for so long, no step has begun
+EXACT_DECODES = 16  # the number of requests that decode in a step is exact up to here
+PAUSE = 0.1  # seconds; if nothing is scheduled for so long after a step, the engine stood still
 MIXED = 64  # a step with more prompt tokens than this is a mixed one
 MAX_SAMPLED = 64  # requests whose context is looked at, once a report
-# Names of adapters have at most this many rows, and ``OTHER``. The first half of the rows goes to
-# those that come first, the second half to those that have been used by this many requests.
-MAX_ADAPTERS = 256
-OTHER = "other"
-BUSY = 32
-MAX_CANDIDATES = 1024  # adapters without a row whose requests are counted
-MAX_POSITIONS = 32  # further ones are added to the last
+# Combinations of what a request is counted by. What requests in further ones have, but for the
+# temperature and ``OWN``, is not told apart: so a temperature's counts are exact whatever clients
+# send.
+MAX_CELLS = 1024
 MAX_FINISHED = 4096  # finished requests that wait; the oldest are dropped and counted as lost
 
-OUTCOMES = {
-    "STOPPED": "stopped",
-    "REPETITION": "repetition",
-    "LENGTH_CAPPED": "length",
-    "IGNORED": "length",
-    "ABORTED": "aborted",
-}  # any other status of vLLM's: "error"
-# Sampling parameters that vLLM from 0.14 on rejects while it speculates, and the values that switch
-# them off.
-UNSUPPORTED = {"min_p": [0, None], "logit_bias": [None, {}]}
+# What else a request is counted by: one bit each.
+STRUCTURED = 1
+FILTERED = 2  # top-k, top-p or min-p shape the target's distribution, and not the draft's
+PENALTIES = 4
+MIN_P = 8  # these two are rejected by vLLM from 0.33 on while it speculates
+LOGIT_BIAS = 16
+OWN = 32  # the sidecar's own commands have sent it
+OWN_MARK = "specdec-own-"  # what its id has
 
-# An output ends in a loop if its last tokens repeat this often, over at least so many tokens, with
-# a period of up to 200. For periods from one number to another, so many of the last tokens must
-# occur again, and so many places at which they do are looked at.
-LOOP_TIMES = 3
-LOOP_TOKENS = 64
-LOOP_PERIODS = ((1, 21, 43), (22, 63, 44), (64, 200, 128))
-LOOP_CANDIDATES = 3
-LOOP_SEARCHED = 200 + 128
+OUTCOMES = ("stopped", "length", "repetition", "aborted", "error")
+DRAFTED_AT = len(OUTCOMES)  # the place of drafts without a token in the numbers of a cell
+OUTCOME_OF = {
+    "FINISHED_STOPPED": 0,
+    "FINISHED_LENGTH_CAPPED": 1,
+    "FINISHED_IGNORED": 1,
+    "FINISHED_REPETITION": 2,
+    "FINISHED_ABORTED": 3,
+}  # of vLLM's statuses; any other one is an error
 
-
-class Tally(NamedTuple):
-    """Finished requests by outcome, and what was drafted and accepted."""
-
-    stopped: int = 0
-    length: int = 0
-    repetition: int = 0
-    aborted: int = 0
-    error: int = 0
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-
-    def plus(self, growth: Tally) -> Tally:
-        """The sum of both."""
-        return Tally(*map(add, self, growth))
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-class Key(NamedTuple):
-    """What a request is counted by: its key in the table of each name, which has a row a key."""
+class Cell:
+    """What requests, or steps, with the same key have done since the engine started.
 
-    temperature: int
-    prompt_tokens: int
-    output: str
-    sampling: str
-    adapter: str
-
-    @classmethod
-    def of(cls, request: Any, adapters: Adapters) -> Key:
-        """Those of one of vLLM's requests; ``adapters`` says which adapters have a row."""
-        return cls(
-            temperature=hundredths(parameter(request.sampling_params, "temperature", 1.0)),
-            prompt_tokens=exponent(request.num_prompt_tokens),
-            output="structured" if request.use_structured_output else "free",
-            sampling=sampling(request.sampling_params),
-            adapter=adapters.key_of(request),
-        )
-
-
-TABLES = (*Key._fields, "steps")  # and "ending", where vLLM shows a request's output tokens
-
-
-class Growth:
-    """What requests with the same ``Key`` have done since the last report was cut.
-
-    Requests count here, not in the tables. So a report is one cut though it takes many steps: it
-    takes over all growth at once, and counting goes on in new objects.
+    ``key`` says what they have in common, ``numbers`` only grow.
     """
 
-    __slots__ = ("by_accepted", "by_drafted", "ended", "is_cut", "postponed", "since")
+    __slots__ = ("is_changed", "is_of_steps", "key", "numbers")
 
-    def __init__(self, depth: int, since: float) -> None:
-        """``depth`` is the most tokens that a draft has."""
-        self.is_cut = False  # whether a report has taken it over, so that nothing more may count
-        self.since = since
-        self.by_drafted = [0] * (depth + 1)  # drafts by their number of tokens
-        # Drafts by the number of tokens accepted. The last place, at index -1, is for those that
-        # came back without any token: -1 accepted in the counters of vLLM up to 0.15.
-        self.by_accepted = [0] * (depth + 2)
-        self.postponed = 0  # of these -1, what is not to be subtracted yet; see Record.owe
-        self.ended: list[str] = []  # outcomes of finished requests
-
-    def tally(self) -> Tally:
-        """In the terms of vLLM's counters; accepted tokens may be negative up to vLLM 0.15."""
-        drafts = sum(self.by_drafted)
-        draft_tokens = sum(tokens * number for tokens, number in enumerate(self.by_drafted))
-
-        accepted = sum(tokens * number for tokens, number in enumerate(self.by_accepted[:-1]))
-        accepted_tokens = accepted - self.by_accepted[-1] + self.postponed
-
-        return Tally(
-            drafts=drafts,
-            draft_tokens=draft_tokens,
-            accepted_tokens=accepted_tokens,
-            **Counter(self.ended),
-        )
-
-
-class StepKey(NamedTuple):
-    """What steps are counted by.
-
-    Up to ``2**running_exponent`` requests decode, and their mean context is at most
-    ``4**context_exponent`` tokens.
-    """
-
-    running_exponent: int
-    context_exponent: int
-    is_mixed: bool | None
-
-
-class Steps:
-    """Steps, their seconds, and what was done in them.
-
-    ``decodes`` are the requests that decoded, ``tokens`` what these got, ``request_seconds`` the
-    products of requests and seconds, ``context_tokens`` those of requests and mean context.
-    """
-
-    __slots__ = (
-        "context_tokens",
-        "decodes",
-        "drafts",
-        "prefill_tokens",
-        "request_seconds",
-        "seconds",
-        "steps",
-        "tokens",
-    )
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.seconds = 0.0
-        self.decodes = 0
-        self.request_seconds = 0.0
-        self.tokens = 0
-        self.prefill_tokens = 0
-        self.context_tokens = 0
-        self.drafts = 0
-
-    def plus(self, growth: Steps) -> Steps:
-        """The sum of both."""
-        both = Steps()
-        for name in self.__slots__:
-            setattr(both, name, getattr(self, name) + getattr(growth, name))
-        return both
-
-    def _asdict(self) -> dict[str, Any]:
-        """As it is sent."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-class Row:
-    """A row of a table: what has been counted since the engine started."""
-
-    __slots__ = ("counts", "since")
-
-    def __init__(self, since: float, counts: Any) -> None:
-        self.since = since  # when its key first appeared
-        self.counts = counts  # Tally or Steps
-
-    def add(self, growth: Any) -> None:
-        """Adds growth of the same kind."""
-        self.counts = self.counts.plus(growth)
-
-    def packed(self) -> dict[str, Any]:
-        """The counts as they are sent."""
-        return self.counts._asdict()
-
-
-class TemperatureRow(Row):
-    """A row that also has how many drafts had, and accepted, a token at each position."""
-
-    __slots__ = ("by_accepted", "by_drafted")
-
-    def __init__(self, since: float, counts: Tally) -> None:
-        super().__init__(since, counts)
-        self.by_drafted: list[int] = []
-        self.by_accepted: list[int] = []
-
-    def add_positions(self, growth: Growth) -> None:
-        """Adds the drafts of growth."""
-        self.by_drafted = sums(self.by_drafted, growth.by_drafted)
-        self.by_accepted = sums(self.by_accepted, growth.by_accepted[:-1])
-
-    def packed(self) -> dict[str, Any]:
-        """The counts as they are sent."""
-        drafted_at = by_position(self.by_drafted)
-        accepted_at = by_position(self.by_accepted)
-        return {**self.counts._asdict(), "drafted_at": drafted_at, "accepted_at": accepted_at}
-
-
-class Cut(NamedTuple):
-    """What has been counted from the cut before it to this one: a report is of one cut.
-
-    ``finished`` is the number of finished requests that wait at that moment, with those that were
-    dropped before it: later ones are not of this cut.
-    """
-
-    growth_by_key: dict[Key, Growth]
-    steps_by_key: dict[StepKey, Steps]
-    tallies_by_ending: dict[str, Tally]
-    at: float  # Unix seconds
-    finished: int
+    def __init__(self, key: tuple[Any, ...], size: int, *, is_of_steps: bool) -> None:
+        self.key = key
+        self.numbers: list[Any] = [0] * size
+        self.is_of_steps = is_of_steps
+        self.is_changed = False  # since it was last copied for a report
 
 
 class Record:
@@ -529,186 +420,109 @@ class Record:
 
     __slots__ = (
         "accepted_tokens",
+        "cell",
         "draft_tokens",
         "drafts",
-        "earlier_tokens",
         "first_token_at",
-        "growth",
         "has_ended",
-        "key",
-        "owed",
+        "has_turns",
         "prefill_stats",
         "sampling_params",
-        "turn_tokens",
+        "traits",
     )
 
-    def __init__(self, request: Any, key: Key, growth: Growth) -> None:
+    def __init__(self, request: Any, traits: tuple[Any, ...], cell: Cell) -> None:
         self.sampling_params = request.sampling_params
-        self.key = key
-        # It may be cut: ``count`` and ``end`` replace it before they add to it.
-        self.growth = growth
-
+        self.traits = traits  # temperature, bits and adapter
+        self.cell = cell
         self.drafts = 0
         self.draft_tokens = 0
         self.accepted_tokens = 0
-        self.owed = 0
-
-        # Output tokens of a session's earlier turns, and so far of this one. vLLM forgets them.
-        self.earlier_tokens = 0
-        self.turn_tokens = 0
-
         self.first_token_at = 0.0  # Unix seconds
         self.has_ended = False
+        self.has_turns = False  # whether it went on with other parameters, as a session does
         # From 0.20 it has the number of cached tokens, and vLLM drops it at the first token.
         self.prefill_stats = getattr(request, "prefill_stats", None)
 
-    def owe(self, accepted: int) -> None:
-        """Counts a draft that came back without any token, which vLLM up to 0.15 books as -1.
 
-        Subtracted at once, it could make a total fall, and finished requests sum to more than the
-        totals. So it is postponed until the request has ended, and then subtracted, at most down
-        to 0 accepted tokens. Until then the totals are above vLLM's by so much.
-        """
-        if accepted != -1:
-            raise ValueError
-        self.owed += 1
-        self.growth.postponed += 1
+class Observer:
+    """Counts for one Scheduler, and reports to the sidecar."""
 
-    def is_of_this_turn(self, request: Any) -> bool:
-        """Whether a session has not gone on since: with new parameters, and without output."""
-        is_begun = not self.turn_tokens or request.num_output_tokens
-        return self.sampling_params is request.sampling_params and is_begun
-
-    def go_on_from(self, turn: Record) -> None:
-        """Takes over what a session did in its earlier turns, for its finished request."""
-        self.drafts = turn.drafts
-        self.draft_tokens = turn.draft_tokens
-        self.accepted_tokens = turn.accepted_tokens
-        self.owed = turn.owed
-        self.earlier_tokens = turn.earlier_tokens + turn.turn_tokens
-
-    def settle(self) -> None:
-        """Subtracts what it owes, in the growth that it has now."""
-        paid = min(self.owed, self.accepted_tokens)
-        self.accepted_tokens -= paid
-        self.growth.postponed -= paid
-
-
-class Adapters:
-    """Which adapters have a row of their own."""
-
-    def __init__(self) -> None:
-        self.named: set[str] = set()
-        self.candidates: Counter[str] = Counter()  # requests of others
-
-    def key_of(self, request: Any) -> str:
-        """The key of one more request: its adapter's name, "" without one, or "other"."""
-        if request.lora_request is None:
-            return ""
-        name = request.lora_request.lora_name[:200].encode("utf-8", "replace").decode()
-        if name.rstrip("'") == OTHER:
-            name += "'"  # so that none has the row of all others
-        return self.key(name) if name else ""
-
-    def key(self, name: str) -> str:
-        """The key of one more request of this adapter: its name, or "other"."""
-        if name in self.named:
-            return name
-
-        is_named = len(self.named) < MAX_ADAPTERS // 2
-        if not is_named and len(self.named) < MAX_ADAPTERS:
-            self.candidates[name] += 1
-            is_named = self.candidates[name] >= BUSY
-            self.bound()
-        if not is_named:
-            return OTHER
-
-        self.named.add(name)
-        self.candidates.pop(name, None)
-        return name
-
-    def bound(self) -> None:
-        """Halves all counts if there are too many; those that are used seldom are forgotten."""
-        if len(self.candidates) > MAX_CANDIDATES:
-            halves = {name: number // 2 for name, number in self.candidates.items()}
-            self.candidates = Counter({name: half for name, half in halves.items() if half})
-
-
-class Counting:
-    """Counts what the requests of one Scheduler do.
-
-    The scheduler's class may have its ``own`` methods beside vLLM's, which are named.
-    """
-
-    def __init__(self, scheduler: Any, own: list[str]) -> None:
-        self.own = own
-        self.state = "checking" if own else "observing"
-        # vLLM's requests before the current step, while its class is checked.
-        self.requests: dict[str, Any] = {}
-
+    def __init__(self, scheduler: Any, hello: dict[str, Any], path: str) -> None:
+        """``hello`` is what it tells the sidecar of the scheduler, but for its own state."""
+        # A cell of requests has the numbers of those that ended, by outcome, then of the drafts by
+        # how many tokens they had, from 0 to ``depth``, and from place ``accepted_at`` on of the
+        # drafts by how many of these were accepted.
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        # What has been counted since the last cut.
-        self.growth_by_key: dict[Key, Growth] = {}
-        self.steps_by_key: dict[StepKey, Steps] = {}
-        self.tallies_by_ending: dict[str, Tally] = {}
-
-        self.adapters = Adapters()
-        # Whether vLLM shows a request's output tokens; None until there is a request.
-        self.shows_output: bool | None = None
-        self.starting: dict[str, Any] = {}  # scheduled requests that have no token yet, by id
-        self.sessions: dict[str, Any] = {}  # requests that more input may follow, by id
-        self.finished: deque[str] = deque(maxlen=MAX_FINISHED)  # finished requests, as JSON
+        self.accepted_at = DRAFTED_AT + self.depth + 1
+        self.size = self.accepted_at + self.depth + 1
+        self.request_cells: dict[tuple[Any, ...], Cell] = {}
+        self.step_cells: dict[tuple[Any, ...], Cell] = {}
+        self.changed: list[Cell] = []  # those that have changed since they were last copied
+        # Finished requests by how their output ends: by outcome, then their drafts, draft tokens
+        # and accepted tokens.
+        self.endings = {ending: [0] * (len(OUTCOMES) + 3) for ending in ENDINGS}
+        self.finished: deque[str] = deque()  # finished requests, as JSON
         self.lost = 0  # finished requests that were dropped
+        self.starting: dict[str, Any] = {}  # scheduled requests that have no token yet, by id
         self.step_count = 0
         self.generation_tokens = 0
 
         # The current step.
-        self.clock = time.monotonic()
         self.now = time.time()
+        self.clock = time.monotonic()
         self.step_seconds = 0.0  # 0: unknown
-        # The mean tokens of a decoding request as last sampled, the exponent of these, and whether
-        # that was since the last cut.
-        self.context = 0
-        self.context_exponent = 0
-        self.is_context_sampled = False
-        # When the last steps ended. Two times with two pipeline stages, since a request is then in
-        # every other step.
+        # When the last steps ended, as many as there are pipeline stages, and what was in each.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
-        self.ends: deque[float] = deque(maxlen=stages)
+        self.ends: deque[tuple[float, dict[str, int]]] = deque(maxlen=stages)
         self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
+        # The mean tokens of a decoding request, sampled once a report.
+        self.context = 0
+        self.is_context_sampled = False
+
+        self.report = Report(self, Link(path), hello)
+        self.state = ""
+
+    def say(self, state: str, reason: str = "") -> None:
+        """Takes on a state, and says hello with it."""
+        self.state = state
+        self.report.hello.update(state=state, reason=reason[:200])
+        self.report.say_hello()
 
     # A step
 
     def before_schedule(self) -> None:
-        """Before vLLM's ``schedule``: what it did not do anything in is no part of a step.
+        """Before vLLM's ``schedule``: a pause (``/pause``, ``/sleep``) is part of no step.
 
-        So are pauses (``/pause``, ``/sleep``), and calls to all workers that stop the engine.
+        Nor is a call to all workers, such as one that loads an adapter or new weights.
         """
         clock = time.monotonic()
         if clock - self.active_at > PAUSE:
-            self.ends.clear()
+            self.interrupt()
         self.active_at = clock
 
-    def before_step(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
-        """Before vLLM's ``update_from_output``, which frees requests that end.
-
-        ``model_runner_output`` is None where ``make_spec_decoding_stats`` tells what to count.
-        """
-        clock = time.monotonic()
-        self.clock = clock
+    def before_step(self, scheduler: Any, scheduler_output: Any) -> None:
+        """Before vLLM's ``update_from_output``, which frees requests that end."""
         self.now = time.time()
-        is_known = len(self.ends) == self.ends.maxlen
-        self.step_seconds = clock - self.ends[0] if is_known else 0.0
-        self.ends.append(clock)
-        # An engine that goes round without scheduling anything makes no step that counts.
-        if getattr(scheduler_output, "total_num_scheduled_tokens", 1):
-            self.step_count += 1
+        self.clock = time.monotonic()
+        self.active_at = self.clock
+        self.step_seconds = 0.0
+        scheduled = scheduler_output.num_scheduled_tokens
+        if not scheduled:
+            if self.ends.maxlen == 1 or not scheduler.running:  # else it fills a pipeline
+                self.interrupt()  # nothing ran; the engine waits for something else
+            return
 
-        requests = scheduler.requests
-        if self.own:
-            self.requests = requests.copy()
+        # With pipeline stages, requests may be in every step or only in every other one.
+        first = next(iter(scheduled))
+        before = [end for end, ids in self.ends if self.ends.maxlen == 1 or first in ids]
+        if before:
+            self.step_seconds = self.clock - before[-1]
+        self.ends.append((self.clock, scheduled))
+        self.step_count += 1
+
         for new in scheduler_output.scheduled_new_reqs:
-            request = requests.get(new.req_id)
+            request = scheduler.requests.get(new.req_id)
             if request is None or is_pooling(request):
                 continue
             self.follow(request)
@@ -716,59 +530,35 @@ class Counting:
             if not request.num_output_tokens:
                 self.starting[new.req_id] = request
 
-        if model_runner_output is not None:
-            self.count_all(requests, scheduler_output, model_runner_output)
-
-    def count_all(
-        self, requests: dict[str, Any], scheduler_output: Any, model_runner_output: Any
-    ) -> None:
-        """Counts a step's drafts by the rule of vLLM before 0.14."""
-        index = model_runner_output.req_id_to_index
-        sampled = model_runner_output.sampled_token_ids
-        for request_id, draft in scheduler_output.scheduled_spec_decode_tokens.items():
-            request = requests.get(request_id)
-            if request is None or not draft:  # None: aborted while the model ran
-                continue
-            accepted = len(sampled[index[request_id]]) - 1 if len(sampled) else -1
-            self.count(request, len(draft), accepted)
+    def interrupt(self) -> None:
+        """The engine does not go on at once: the next step's length is unknown."""
+        self.ends.clear()
 
     def count(self, request: Any, drafted: int, accepted: int) -> None:
-        """Counts one draft of one request.
+        """Counts one draft of one request, as vLLM's own counters do.
 
-        It must equal vLLM's own counters, or the sidecar withholds the split. It is the only part
-        that runs for each request and step, so it does not ask whether the sampling parameters are
-        still those of the record, as ``follow`` does.
+        It is the only part that runs for each request and step.
         """
         try:
             record = request._specdec
         except AttributeError:
             record = self.follow(request)
-        growth = record.growth
-        if growth.is_cut:
-            growth = self.growth_of(record.key)
-            record.growth = growth
+        if not 0 <= accepted <= drafted <= self.depth:
+            raise ImpossibleDraftError
 
-        growth.by_drafted[drafted] += 1
-        growth.by_accepted[accepted] += 1  # at -1, the last place, for no token at all
+        cell = record.cell
+        if not cell.is_changed:
+            self.note(cell)
+        cell.numbers[DRAFTED_AT + drafted] += 1
+        cell.numbers[self.accepted_at + accepted] += 1
         record.drafts += 1
         record.draft_tokens += drafted
-        if accepted < 0:
-            record.owe(accepted)
-        else:
-            record.accepted_tokens += accepted
+        record.accepted_tokens += accepted
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
-        # An object up to 0.9.1, then a dict by client.
-        clients = result.values() if isinstance(result, dict) else [result]
-        if self.own:
-            for client in clients:
-                self.check(scheduler_output.scheduled_spec_decode_tokens, client.outputs)
-
-        if self.sessions:
-            self.count_turns(chain.from_iterable(client.outputs for client in clients))
-
-        lengths = [len(output.new_token_ids) for client in clients for output in client.outputs]
+        outputs = [output for client in result.values() for output in client.outputs]
+        lengths = [len(output.new_token_ids) for output in outputs]
         decodes = len(lengths) - lengths.count(0)
         tokens = sum(lengths)
         self.generation_tokens += tokens
@@ -779,18 +569,14 @@ class Counting:
             tokens -= sum(first_tokens)
         if decodes > 0:
             if not self.is_context_sampled:
-                outputs = chain.from_iterable(client.outputs for client in clients)
-                self.sample_context(scheduler.requests, [*outputs])
+                self.sample_context(scheduler.requests, outputs)
             if self.step_seconds:
                 self.count_step(scheduler_output, decodes, tokens)
 
-    def count_turns(self, outputs: Iterable[Any]) -> None:
-        """Counts what streaming sessions generate: vLLM forgets the output of a turn."""
-        for output in outputs:
-            request = self.sessions.get(output.request_id)
-            if request is None:
-                continue
-            request._specdec.turn_tokens += len(output.new_token_ids)
+        is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
+        if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
+            self.interrupt()
+        self.report.go_on(scheduler, is_idle=is_idle)
 
     def take_started(self) -> list[int]:
         """The number of tokens of each request that got its first ones in this step.
@@ -813,31 +599,37 @@ class Counting:
     def count_step(self, scheduler_output: Any, decodes: int, tokens: int) -> None:
         """Counts a step in which requests decoded."""
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
+        scheduled = scheduler_output.num_scheduled_tokens
         prefill_tokens = 0
-        if scheduled is not None and len(scheduled) > decodes:  # else all of them decoded
+        most = len(scheduled) + self.depth * len(drafts)  # if all of them only decoded
+        if len(scheduled) > decodes or scheduler_output.total_num_scheduled_tokens > most:
             decoded = decodes + sum(map(len, drafts.values()))
-            prefill_tokens = max(sum(scheduled.values()) - decoded, 0)
+            prefill_tokens = max(scheduler_output.total_num_scheduled_tokens - decoded, 0)
 
-        is_mixed = None if scheduled is None else prefill_tokens > MIXED
-        key = StepKey(exponent(decodes), self.context_exponent, is_mixed)
-        steps = self.steps_by_key.get(key)
-        if steps is None:
-            steps = Steps()
-            self.steps_by_key[key] = steps
-        steps.steps += 1
-        steps.seconds += self.step_seconds
-        steps.decodes += decodes
-        steps.request_seconds += decodes * self.step_seconds
-        steps.tokens += tokens
-        steps.prefill_tokens += prefill_tokens
-        steps.context_tokens += decodes * self.context
-        steps.drafts += len(drafts)
+        running = decodes if decodes <= EXACT_DECODES else 2 ** exponent(decodes)
+        key = (running, (exponent(self.context) + 1) // 2, prefill_tokens > MIXED)
+        more = (
+            1,
+            self.step_seconds,
+            decodes,
+            decodes * self.step_seconds,
+            tokens,
+            prefill_tokens,
+            decodes * self.context,
+            len(drafts),
+        )
+        cell = self.step_cells.get(key)
+        if cell is None:
+            cell = self.step_cells[key] = Cell(key, len(more), is_of_steps=True)
+        if not cell.is_changed:
+            self.note(cell)
+        for place, number in enumerate(more):
+            cell.numbers[place] += number
 
     def sample_context(self, requests: dict[str, Any], outputs: list[Any]) -> None:
         """Looks at how many tokens some of the decoding requests have: once a report."""
         self.is_context_sampled = True
-        every = -(-len(outputs) // MAX_SAMPLED) or 1
+        every = -(-len(outputs) // MAX_SAMPLED)
         decoding = [requests.get(output.request_id) for output in outputs[::every]]
 
         contexts = [
@@ -847,64 +639,53 @@ class Counting:
         ]
         if contexts:
             self.context = round(sum(contexts) / len(contexts))
-            self.context_exponent = (exponent(self.context) + 1) // 2
-
-    def check(self, drafts: dict[str, Any], outputs: list[Any]) -> None:
-        """Checks that the class's own methods call vLLM's.
-
-        A request's drafts show it first, or its end where nothing is drafted: the state is then
-        ``observing``, and the next report is sent. The check goes on until a request has ended.
-        ``NotCalledError`` if they do not.
-        """
-        for output in outputs:
-            request = self.requests.get(output.request_id)
-            record = getattr(request, "_specdec", None)
-            if record is None or not output.new_token_ids:  # None: a pooling request
-                continue
-
-            drafted = drafts.get(output.request_id)
-            has_ended = output.finish_reason is not None
-            if drafted and not record.drafts:
-                raise NotCalledError("make_spec_decoding_stats")
-            if has_ended and not record.has_ended:
-                raise NotCalledError("_free_request")
-            if self.state == "checking" and (drafted or (has_ended and not self.depth)):
-                self.state = "observing"
-            if self.state == "observing" and has_ended:
-                self.own = []
-                self.requests = {}
 
     # A request
 
     def follow(self, request: Any) -> Record:
-        """The record of a request.
+        """The record of a request, which has it from its first step to its end.
 
-        It begins anew if the request is new, or a session goes on with other sampling parameters.
+        With the next turn of a session vLLM gives the request other parameters; from then on it
+        counts in the cell of these.
         """
-        earlier = request.__dict__.get("_specdec")
-        if earlier is not None and earlier.is_of_this_turn(request):
-            return earlier
-        if earlier is None and self.own and request.num_output_tokens:
-            raise NotCalledError("update_from_output")  # it got them in no step of vLLM's
-
-        if self.shows_output is None:
-            self.shows_output = hasattr(request, "output_token_ids")
-        key = Key.of(request, self.adapters)
-        record = Record(request, key, self.growth_of(key))
-        if earlier is not None:
-            record.go_on_from(earlier)
-        if getattr(request, "resumable", False):  # from 0.16
-            self.sessions[request.request_id] = request
-        request._specdec = record
+        record = request.__dict__.get("_specdec")
+        parameters = request.sampling_params
+        if record is None:
+            traits = traits_of(request)
+            record = Record(request, traits, self.cell_of(traits, request.num_prompt_tokens))
+            request._specdec = record
+        elif parameters is not None and parameters is not record.sampling_params:
+            record.sampling_params = parameters
+            record.has_turns = True
+            record.traits = traits_of(request)
+            record.cell = self.cell_of(record.traits, request.num_prompt_tokens)
         return record
 
-    def growth_of(self, key: Key) -> Growth:
-        """What requests with this key have done since the last cut."""
-        growth = self.growth_by_key.get(key)
-        if growth is None:
-            growth = Growth(self.depth, self.now)
-            self.growth_by_key[key] = growth
-        return growth
+    def cell_of(self, traits: tuple[Any, ...], prompt_tokens: int) -> Cell:
+        """The cell in which a request counts: its own combination's, or its temperature's."""
+        temperature, bits, adapter = traits
+        key = (temperature, bits, exponent(prompt_tokens), adapter)
+        cell = self.request_cells.get(key)
+        if cell is not None:
+            return cell
+
+        if len(self.request_cells) >= MAX_CELLS:
+            key = (temperature, bits & OWN, None, None)
+            cell = self.request_cells.get(key)
+        if cell is None:
+            cell = self.request_cells[key] = Cell(key, self.size, is_of_steps=False)
+        return cell
+
+    def note(self, cell: Cell) -> None:
+        """Notes that a cell has not been told as it is."""
+        if not cell.is_changed:
+            cell.is_changed = True
+            self.changed.append(cell)
+
+    def note_all(self) -> None:
+        """Notes the same of all cells."""
+        for cell in chain(self.request_cells.values(), self.step_cells.values()):
+            self.note(cell)
 
     def end(self, request: Any) -> None:
         """Counts the end of a request."""
@@ -914,109 +695,105 @@ class Counting:
         if record.has_ended:  # with a KV connector, a request can end a second time
             return
         record.has_ended = True
-        self.sessions.pop(request.request_id, None)
 
-        outcome = OUTCOMES.get(request.status.name.replace("FINISHED_", ""), "error")
-        record.growth = self.growth_of(record.key)
-        record.growth.ended.append(outcome)
-        record.settle()
-        ending = self.count_ending(request, record, outcome)
+        outcome = OUTCOME_OF.get(request.status.name, len(OUTCOMES) - 1)
+        self.note(record.cell)
+        record.cell.numbers[outcome] += 1
 
-        if len(self.finished) == self.finished.maxlen:
-            self.lost += 1  # the oldest, which the next line drops
+        ending = None if record.has_turns else ending_of(request, OUTCOMES[outcome])
+        if ending is not None:
+            counts = self.endings[ending]
+            counts[outcome] += 1
+            counts[-3] += record.drafts
+            counts[-2] += record.draft_tokens
+            counts[-1] += record.accepted_tokens
+
+        if len(self.finished) == MAX_FINISHED:
+            self.finished.popleft()
+            self.lost += 1
         self.finished.append(finished_request(request, record, outcome, ending, self.now))
-
-    def count_ending(self, request: Any, record: Record, outcome: str) -> str | None:
-        """Says how the output of a finished request ends, and counts it; None if unknown.
-
-        An error here disables nothing but this.
-        """
-        if not self.shows_output:
-            return None
-        try:
-            ending = ending_of(request, outcome)
-        except Exception as error:
-            self.shows_output = False
-            with suppress(Exception):  # a log handler may raise
-                log.warning(
-                    "specdec %s: cannot tell how outputs end: %s", VERSION, type(error).__name__
-                )
-            return None
-
-        one = Tally(
-            drafts=record.drafts,
-            draft_tokens=record.draft_tokens,
-            accepted_tokens=record.accepted_tokens,
-            **{outcome: 1},
-        )
-        self.tallies_by_ending[ending] = self.tallies_by_ending.get(ending, Tally()).plus(one)
-        return ending
-
-    def take(self) -> Cut:
-        """All that has been counted since the last cut; from now on, it is counted anew."""
-        finished = len(self.finished) + self.lost
-        cut = Cut(
-            growth_by_key=self.growth_by_key,
-            steps_by_key=self.steps_by_key,
-            tallies_by_ending=self.tallies_by_ending,
-            at=self.now,
-            finished=finished,
-        )
-
-        for growth in self.growth_by_key.values():
-            growth.is_cut = True
-        self.growth_by_key = {}
-        self.steps_by_key = {}
-        self.tallies_by_ending = {}
-        self.is_context_sampled = False
-        return cut
 
 
 def is_pooling(request: Any) -> bool:
-    """Whether a request generates nothing; another's parameters may be None as well, by others."""
+    """Whether a request generates nothing: another plug-in may have set parameters to None, too."""
     has_none = request.sampling_params is None
-    return has_none and getattr(request, "pooling_params", "not shown") is not None
+    return has_none and getattr(request, "pooling_params", None) is not None
+
+
+def traits_of(request: Any) -> tuple[Any, ...]:
+    """A request's temperature in hundredths, bits and adapter.
+
+    The temperature and what it was sampled by are unknown where another plug-in has set something
+    that vLLM itself refuses.
+    """
+    known = STRUCTURED if request.use_structured_output else 0
+    if OWN_MARK in request.request_id:
+        known |= OWN
+    adapter = None
+    if request.lora_request is not None:
+        adapter = str(request.lora_request.lora_name)[:MAX_NAME]
+
+    try:
+        read = functools.partial(getattr, request.sampling_params)
+        bits = known
+        if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0:
+            bits |= FILTERED
+        if (
+            read("presence_penalty", 0)
+            or read("frequency_penalty", 0)
+            or read("repetition_penalty", 1) != 1
+        ):
+            bits |= PENALTIES
+        if read("min_p", 0) > 0:
+            bits |= MIN_P
+        if read("logit_bias", None):
+            bits |= LOGIT_BIAS
+        return hundredths(request.sampling_params.temperature), bits, adapter
+    except Exception:
+        return None, known, adapter
+
+
+def hundredths(temperature: float) -> int:
+    """A temperature in hundredths, rounded up; at most ``ABOVE_2``."""
+    if not temperature >= 0:  # nor is one that is no number
+        raise ValueError
+    return ceil(round(100 * min(temperature, ABOVE_2 / 100), 6))
+
+
+def exponent(number: int) -> int:
+    """The smallest n for which ``number`` is at most 2**n."""
+    return min(max(number - 1, 0).bit_length(), MAX_EXPONENT)
 
 
 def finished_request(
-    request: Any, record: Record, outcome: str, ending: str | None, now: float
+    request: Any, record: Record, outcome: int, ending: str | None, now: float
 ) -> str:
-    """The record of a finished request, as JSON: its keys, and what it alone has."""
-    output_tokens = record.earlier_tokens + request.num_output_tokens
-    # A session waits for its client, so times would say nothing about the engine.
-    is_session = getattr(request, "resumable", False) or record.earlier_tokens
-    last_token = now if request.num_output_tokens and not is_session else None
-    unsupported = [
-        name
-        for name, off in UNSUPPORTED.items()
-        if getattr(record.sampling_params, name, off[0]) not in off
-    ]
+    """The record of a finished request, as JSON.
 
-    own = {
-        "prompt_tokens": max(request.num_prompt_tokens, 0),
-        "cached_tokens": cached_tokens(request, record.prefill_stats),
-        "output_tokens": output_tokens,
-        "outcome": outcome,
-        "ending": ending,
-        "drafts": record.drafts,
-        "draft_tokens": record.draft_tokens,
-        "accepted_tokens": record.accepted_tokens,
-        "arrival": unix_seconds(getattr(request, "arrival_time", None)),  # from 0.9.1
-        "first_token": None if is_session else record.first_token_at or last_token,
-        "last_token": last_token,
-        "parameters": unsupported,
-    }
-    return f"{told_keys(record.key)},{encode(own)[1:]}"
+    Of a session, the times and the number of tokens are unknown: vLLM has forgotten earlier turns.
+    """
+    tokens = request.num_output_tokens
+    last_token = now if tokens else None
+    first_token = record.first_token_at or last_token
+    if record.has_turns:
+        tokens = first_token = last_token = None
 
-
-@functools.lru_cache(maxsize=1024)  # many requests have the same
-def told_keys(key: Key) -> str:
-    """What a finished request tells of its keys: the beginning of a JSON object."""
-    keys = key._asdict()
-    del keys["prompt_tokens"]  # of which the request tells the number itself
-    keys["structured"] = keys.pop("output") == "structured"
-    keys["adapter"] = key.adapter or None
-    return encode(keys)[:-1]
+    return encode(
+        [
+            *record.traits,
+            max(request.num_prompt_tokens, 0),
+            cached_tokens(request, record.prefill_stats),
+            tokens,
+            OUTCOMES[outcome],
+            ending,
+            record.drafts,
+            record.draft_tokens,
+            record.accepted_tokens,
+            unix_seconds(request.arrival_time),
+            first_token,
+            last_token,
+        ]
+    )
 
 
 def unix_seconds(value: Any) -> float | None:
@@ -1029,6 +806,17 @@ def cached_tokens(request: Any, prefill_stats: Any) -> int | None:
     source = request if prefill_stats is None else prefill_stats
     tokens = getattr(source, "num_cached_tokens", None)
     return tokens if isinstance(tokens, int) and tokens >= 0 else None
+
+
+ENDINGS = ("normal", "loop", "empty")
+# An output ends in a loop if its last tokens repeat this often, over at least so many tokens, with
+# a period of up to 200. For periods from one number to another, so many of the last tokens must
+# occur again, and so many places at which they do are looked at.
+LOOP_TIMES = 3
+LOOP_TOKENS = 64
+LOOP_PERIODS = ((1, 21, 43), (22, 63, 44), (64, 200, 128))
+LOOP_CANDIDATES = 3
+LOOP_SEARCHED = 200 + 128
 
 
 def ending_of(request: Any, outcome: str) -> str:
@@ -1080,387 +868,233 @@ def is_repeated(tokens: Any, period: int) -> bool:
     return tail[period:] == tail[:-period]
 
 
-def sampling(parameters: Any) -> str:
-    """How a request's tokens are chosen.
-
-    Top-k, top-p and min-p lower the acceptance rate, since they shape the target's distribution and
-    not the draft's.
-    """
-    read = functools.partial(parameter, parameters)
-    if not read("temperature", 1.0):
-        return "greedy"
-
-    if read("presence_penalty", 0) or read("frequency_penalty", 0):
-        return "penalties"
-    if read("repetition_penalty", 1) != 1:
-        return "penalties"
-    if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0:
-        return "filtered"
-    return "plain"
-
-
-def parameter(parameters: Any, name: str, default: float) -> float:
-    """A sampling parameter; vLLM's default where another plug-in has made it no number."""
-    try:
-        return float(getattr(parameters, name, default))
-    except (TypeError, ValueError):
-        return default
-
-
-def hundredths(temperature: float) -> int:
-    """A temperature in hundredths, rounded up; at most ``ABOVE_2``."""
-    limited = min(max(0, temperature), ABOVE_2 / 100)
-    return ceil(round(100 * limited, 6))
-
-
-def exponent(number: int) -> int:
-    """The smallest n for which ``number`` is at most 2**n."""
-    return min(max(number - 1, 0).bit_length(), MAX_EXPONENT)
-
-
-def sums(some: list[int], more: list[int]) -> list[int]:
-    """Adds two lists, place by place; an empty one is all zeros."""
-    return [one + another for one, another in zip(some, more)] if some else [*more]
-
-
-def by_position(by_length: list[int]) -> list[int]:
-    """Turns how many had 0, 1, … tokens into how many had a token at position 0, 1, ….
-
-    Positions from ``MAX_POSITIONS`` on are added to the last.
-    """
-    at_least = [*accumulate(by_length[:0:-1])][::-1]
-    last = MAX_POSITIONS - 1
-    if len(at_least) <= last:
-        return at_least
-    return [*at_least[:last], sum(at_least[last:])]
-
-
 # -------------------------------------------------------------------------------------------------
-# 4. What it sends
+# 5. What it sends
 # -------------------------------------------------------------------------------------------------
 
 PERIOD = 1.0  # seconds between reports while there is traffic
-# A report comes sooner if generation tokens have grown by so much since the last: else the split of
-# a young engine would be far behind its counters.
-EARLY_GROWTH = 1.05
-EARLY_PERIOD = 0.1
-# Seconds from one attempt to connect to the next: twice as many after each that fails, to so many.
-CONNECT_PAUSE = 1.0
-LONGEST_CONNECT_PAUSE = 10.0
-# What a report may take of a step: a share of the step's length, within these limits in seconds.
-SHARE = 0.01
-LEAST_SECONDS = 20e-6
-MOST_SECONDS = 500e-6
-FOLD_SECONDS = 10e-6  # what adding one Growth to the tables takes
-PACKET_SECONDS = 15e-6  # the least that a packet takes
-ROW_SECONDS = 10e-6  # what a row takes in one
-LEAST_ROWS = 4
-MOST_ROWS = 32  # a packet must stay below 65,536 bytes
-MAX_FINISHED_SENT = 64
-MAX_BYTES = 60_000
-
-encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+MAX_RETRY = 10.0  # seconds; tries to connect are PERIOD apart, then twice that, up to this
+MAX_ITEMS = 64  # cells and finished requests in a packet
+MAX_NAME = 200  # characters of an adapter's name
+MAX_BYTES = 2**17  # of a packet: the sidecar reads no more
+NUMBER_BYTES = 16  # the most that a counter takes in one
+OTHER_BYTES = 1400  # the most that the rest of a cell takes, which is mostly the adapter's name
 
 
-class Observer(Counting):
-    """Counts for one Scheduler, and reports to the sidecar."""
+class Report:
+    """Tells the sidecar what an Observer has counted, at most a packet a step.
 
-    def __init__(self, scheduler: Any, vllm_version: Any, path: str, own: list[str]) -> None:
-        super().__init__(scheduler, own)
-        self.reason = ""  # of the state
-        self.tables: dict[str, dict[Any, Any]] = {name: {} for name in (*TABLES, "ending")}
-        self.total = Tally()  # of each table but "steps" and "ending"
-        self.unsent: dict[tuple[str, Any], None] = {}  # rows that have changed, by table and key
-        self.slices: Iterator[float] | None = None  # the report in progress
+    A report is one cut: what has changed is copied in one moment, when it begins. As all counts are
+    since the engine started, what the socket does not take is told by the next report. A new
+    connection gets everything.
+    """
+
+    def __init__(self, observer: Observer, link: Link, hello: dict[str, Any]) -> None:
+        self.observer = observer
+        self.link = link
+        # ``full``: there are too many combinations of keys to tell all of them apart.
+        self.hello = {**hello, "full": False}
+        cell_bytes = OTHER_BYTES + NUMBER_BYTES * observer.size
+        self.max_items = max(1, min(MAX_ITEMS, MAX_BYTES // cell_bytes))
+
         self.due = 0.0  # when the next one is, by the monotonic clock
-        self.early_due = 0.0  # the same if so many tokens have been generated by then:
-        self.early_tokens = 0.0
-        self.is_idle = False  # whether the engine has nothing to do after the current step
+        self.not_before = 0.0  # when the sidecar did not take the last one: when to try again
+        self.retry = PERIOD  # seconds until the next try to connect, if the next one fails
+        self.told_steps = 0
 
-        self.hello = introduction(scheduler, vllm_version)
-        self.told: tuple[str, list[str]] | None = None  # the state and tables of the last hello
+        # The report under way.
+        self.cells: deque[tuple[Cell, list[Any]]] = deque()  # with copies of their numbers
+        self.end: dict[str, Any] | None = None  # goes with the last cells
+        self.last_finished = 0  # how many requests had finished when it began
+        self.sent_finished = 0
+
+    def go_on(self, scheduler: Any, *, is_idle: bool) -> None:
+        """Begins a report if it is time, and sends the next packet of the one under way.
+
+        If the engine is idle all packets are sent, since the next step may be far off.
+        """
+        may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
+        while self.is_under_way or self.is_due(is_idle=is_idle):
+            # Finished requests may take longer than a period; the next cut does not wait for them.
+            is_next_due = self.end is None and not is_idle and self.is_due(is_idle=False)
+            if (is_next_due or not self.is_under_way) and not self.begin(scheduler):
+                return
+            if self.send_packet():
+                if not is_idle:
+                    return
+            elif self.link.is_open or not may_be_lost:  # the socket is full, or nobody reads
+                self.not_before = self.observer.clock + PERIOD
+                return
+            may_be_lost = may_be_lost and self.link.is_open
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a part of a report is still to be sent."""
+        return self.end is not None or self.unsent_finished > 0
+
+    @property
+    def unsent_finished(self) -> int:
+        """The finished requests of the report under way that wait to be sent."""
+        return max(self.last_finished - self.sent_finished - self.observer.lost, 0)
+
+    def is_due(self, *, is_idle: bool) -> bool:
+        """Whether to begin a report: after a period, or at once if an idle engine has news."""
+        observer = self.observer
+        if observer.clock < self.not_before:
+            return False
+        if is_idle:
+            return bool(
+                observer.changed or observer.finished or observer.step_count != self.told_steps
+            )
+        return observer.clock >= self.due
+
+    def begin(self, scheduler: Any) -> bool:
+        """Copies what has changed; False if nobody listens."""
+        observer = self.observer
+        observer.is_context_sampled = False
+        is_full = len(observer.request_cells) >= MAX_CELLS
+        is_new = not self.link.is_open or self.hello["full"] != is_full
+        self.hello["full"] = is_full
+        if is_new and not self.say_hello():
+            self.not_before = observer.clock + self.retry
+            self.retry = min(2 * self.retry, MAX_RETRY)
+            return False
+
+        self.retry = PERIOD
+        self.due = observer.clock + PERIOD
+        self.told_steps = observer.step_count
+        for cell in observer.changed:
+            cell.is_changed = False
+            self.cells.append((cell, [*cell.numbers]))
+        observer.changed = []
+
+        running = len(scheduler.running)
+        self.last_finished = self.sent_finished + observer.lost + len(observer.finished)
+        self.end = {
+            "at": observer.now,
+            "steps": observer.step_count,
+            "generation_tokens": observer.generation_tokens,
+            "running": running,
+            "waiting": max(scheduler.get_num_unfinished_requests() - running, 0),
+            "lost": observer.lost,
+            "endings": {name: [*numbers] for name, numbers in observer.endings.items()},
+        }
+        return True
+
+    def send_packet(self) -> bool:
+        """Sends the next cells or, with the last ones and after them, finished requests."""
+        observer = self.observer
+        part = [self.cells.popleft() for _ in range(min(len(self.cells), self.max_items))]
+        cells: dict[str, list[Any]] = {"requests": [], "steps": []}
+        for cell, numbers in part:
+            cells["steps" if cell.is_of_steps else "requests"].append([*cell.key, numbers])
+
+        end = None
+        finished: list[str] = []
+        if not self.cells:
+            end = self.end
+            room = min(self.max_items - len(part), self.unsent_finished)
+            finished = [*islice(observer.finished, room)]
+
+        text = encode({**cells, "end": end})
+        if not self.link.send("report", f'{text[:-1]},"finished":[{",".join(finished)}]}}'):
+            self.take_back(part)
+            return False
+
+        if not self.cells:
+            self.end = None
+        for _ in finished:
+            observer.finished.popleft()
+        self.sent_finished += len(finished)
+        return True
+
+    def say_hello(self) -> bool:
+        """Introduces the observer, on a new connection if there is none; False if nobody listens.
+
+        All cells are then to be told.
+        """
+        self.take_back([])
+        was_open = self.link.is_open
+        if not self.link.connect() or not self.link.send("hello", encode(self.hello)):
+            self.link.close()  # so that the sidecar notices a change that it was not told
+            return False
+        if not was_open:
+            self.observer.note_all()
+        return True
+
+    def take_back(self, part: list[tuple[Cell, list[Any]]]) -> None:
+        """Ends the report under way: what it has not told is for the next one."""
+        for cell, _ in chain(part, self.cells):
+            self.observer.note(cell)
+        self.cells.clear()
+        self.end = None
+        self.last_finished = 0
+
+
+class Link:
+    """The connection to the sidecar's socket. Nothing waits for it."""
+
+    def __init__(self, path: str) -> None:
         self.path = path
         self.process = os.getpid()
         self.socket: Any = None  # None: not connected
-        self.connect_due = 0.0  # when to try to connect again, by the monotonic clock
-        self.connect_pause = CONNECT_PAUSE
         drop_in_children(self)
 
-    def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
-        """Counts the step, and reports if it is time."""
-        super().after_step(scheduler, scheduler_output, result)
-        self.go_on(scheduler)
-        self.active_at = time.monotonic()
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self.socket is not None
 
-    def go_on(self, scheduler: Any) -> None:
-        """Begins a report if it is time, and goes on with the one in progress.
-
-        A report takes a small share of each step, and at least one of its parts. If the engine is
-        idle it is sent to the end, since the next step may be far off.
-        """
-        self.is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
-        if self.is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
-            self.ends.clear()  # the next step's length is unknown
-        if self.is_last() or (self.slices is None and self.is_due()):
-            # An idle engine finishes the report in progress, and then makes its last one.
-            self.slices = chain(self.slices or (), self.report(scheduler))
-
-        if self.slices is None:
-            return
-
-        until = time.perf_counter() + self.allowance()
-        for seconds in self.slices:
-            if not self.is_idle and time.perf_counter() + seconds > until:
-                return
-
-        self.slices = None
-
-    def is_last(self) -> bool:
-        """Whether an idle engine has something to tell.
-
-        It may go round without end, such as while the KV cache of a finished request is sent.
-        """
-        return self.is_idle and bool(self.growth_by_key) and self.may_send()
-
-    def is_due(self) -> bool:
-        """Whether a report is: after a period, or sooner if the totals have grown much."""
-        clock = self.clock
-        is_early = clock >= self.early_due and self.generation_tokens > self.early_tokens
-        return clock >= self.due or (is_early and self.may_send())
-
-    def may_send(self) -> bool:
-        """Whether it is connected, or may try to be."""
-        return self.socket is not None or self.clock >= self.connect_due
-
-    def rows_allowed(self) -> int:
-        """Rows in the next packet: the more, the fewer packets the sidecar must read."""
-        if self.is_idle:
-            return MOST_ROWS
-        affordable = int((self.allowance() - PACKET_SECONDS) / ROW_SECONDS)
-        return min(max(affordable, LEAST_ROWS), MOST_ROWS)
-
-    def allowance(self) -> float:
-        """Seconds that a report may take of this step."""
-        return min(max(LEAST_SECONDS, SHARE * self.step_seconds), MOST_SECONDS)
-
-    def report(self, scheduler: Any) -> Iterator[float]:
-        """Sends one cut, in parts; yields the seconds that the next part may take, before it.
-
-        All numbers are those of the moment when it begins. What the socket does not take goes with
-        the next report.
-        """
-        clock = time.monotonic()
-        self.due = clock + PERIOD
-        self.early_due = clock + EARLY_PERIOD
-        self.early_tokens = self.generation_tokens * EARLY_GROWTH
-
-        self.introduce()
-        end = self.heartbeat(scheduler)
-        cut = self.take()
-        yield from self.fold_cut(cut)
-        if self.state == "checking" or self.socket is None:
-            return  # what was counted is told once it is known to be all, and there is a sidecar
-
-        end["total"] = self.total._asdict()
-        yield from self.send_cut(cut, end)
-
-    def introduce(self) -> None:
-        """Says hello if the sidecar does not know who reports, or what."""
-        if self.process != os.getpid():
-            self.drop_connection()
-        is_told = self.told == (self.state, self.named_tables())
-        if self.socket is None or self.state == "checking" or not is_told:
-            self.say(self.state, self.reason)
-
-    def fold_cut(self, cut: Cut) -> Iterator[float]:
-        """Adds a cut to the total and the tables."""
-        for key, growth in cut.growth_by_key.items():
-            yield FOLD_SECONDS
-            self.fold(key, growth)
-        for step_key, steps in cut.steps_by_key.items():
-            yield FOLD_SECONDS
-            self.row("steps", step_key, cut.at).add(steps)
-        if self.shows_output:  # else the table is not named any more
-            for ending, tally in cut.tallies_by_ending.items():
-                self.row("ending", ending, cut.at).add(tally)
-
-    def send_cut(self, cut: Cut, end: dict[str, Any]) -> Iterator[float]:
-        """Sends the rows that have changed, and the finished requests of the cut."""
-        # ``cut.finished`` and ``self.lost`` count from the engine's start, so what is between them
-        # waits; while this goes on, some of it may be dropped.
-        last = cut.finished
-        is_sent = False
-        while not is_sent:
-            yield PACKET_SECONDS
-            rows = [*islice(self.unsent, self.rows_allowed())]
-            tables = encode(self.packed(rows))
-            has_all_rows = len(rows) == len(self.unsent)
-            finished = self.packable(last - self.lost, len(tables.encode())) if has_all_rows else []
-            if not self.send_report(tables, finished, end if has_all_rows else None):
-                return
-
-            for row in rows:
-                del self.unsent[row]
-            last -= len(finished)
-            for _ in finished:
-                self.finished.popleft()
-            is_sent = has_all_rows and last <= self.lost
-
-    def heartbeat(self, scheduler: Any) -> dict[str, Any]:
-        """What a report says of the engine at its moment."""
-        running = len(scheduler.running)
-        return {
-            "lost": self.lost,
-            "at": self.now,
-            "steps": self.step_count,
-            "generation_tokens": self.generation_tokens,
-            "running": running,
-            "waiting": max(scheduler.get_num_unfinished_requests() - running, 0),
-        }
-
-    def fold(self, key: Key, growth: Growth) -> None:
-        """Adds growth to the total and to a row of each table."""
-        tally = growth.tally()
-        if tally.accepted_tokens < 0:
-            # Totals never fall, so what vLLM up to 0.15 subtracts is kept for the next cut. If
-            # nothing was drafted since, it never will be made up for.
-            if tally.drafts:
-                self.growth_of(key).postponed += tally.accepted_tokens
-            tally = tally._replace(accepted_tokens=0)
-        if tally.accepted_tokens > tally.draft_tokens:
-            raise ValueError  # more accepted than drafted: vLLM passes other numbers than known
-
-        self.total = self.total.plus(tally)
-        for table, row_key in zip(key._fields, key):
-            self.row(table, row_key, growth.since).add(tally)
-        self.tables["temperature"][key.temperature].add_positions(growth)
-
-    def row(self, table: str, key: Any, since: float) -> Any:
-        """A row that is about to change: a new one where there is none."""
-        rows = self.tables[table]
-        if key not in rows:
-            kind = TemperatureRow if table == "temperature" else Row
-            rows[key] = kind(since, Steps() if table == "steps" else Tally())
-        self.unsent[table, key] = None
-        return rows[key]
-
-    def packed(self, rows: list[tuple[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-        """Rows as they are sent, by table."""
-        tables: dict[str, list[dict[str, Any]]] = {}
-        for table, key in rows:
-            row = self.tables[table][key]
-            packed = {"key": key, "since": row.since, "counts": row.packed()}
-            tables.setdefault(table, []).append(packed)
-        return tables
-
-    def packable(self, most: int, size: int) -> list[str]:
-        """The oldest finished requests: ``most``, or as many as fit a packet, but at least one.
-
-        ``size`` is that of the rest of the packet, in bytes.
-        """
-        fitting: list[str] = []
-        for text in islice(self.finished, max(min(most, MAX_FINISHED_SENT), 0)):
-            size += len(text.encode(errors="replace"))
-            if size > MAX_BYTES and fitting:
-                break
-            fitting.append(text)
-        return fitting
-
-    def send_report(self, tables: str, finished: list[str], end: dict[str, Any] | None) -> bool:
-        """Sends one packet of a report; ``tables`` and what has ``finished`` are JSON."""
-        requests = ",".join(finished)
-        report = f'{{"tables":{tables},"finished":[{requests}],"end":{encode(end)}}}'
-        return self.send("report", report)
-
-    def say(self, state: str, reason: str = "") -> None:
-        """Takes on a state, and says hello with it, on a new connection if there is none.
-
-        All rows of the tables that the hello names are then to be sent.
-        """
-        self.state = state
-        self.reason = reason
-        if self.socket is None and self.process == os.getpid():
-            if time.monotonic() >= self.connect_due:
-                self.connect()
-            if self.socket is None:
-                return
-
-        tables = self.named_tables()
-        self.told = (state, tables)
-        hello = {**self.hello, "state": state, "reason": reason[:200], "tables": tables}
-
-        if self.send("hello", encode(hello)):
-            every = [(table, key) for table in tables for key in self.tables[table]]
-            self.unsent = dict.fromkeys(every)
-
-    def named_tables(self) -> list[str]:
-        """The tables that this plug-in sends."""
-        return [*TABLES, "ending"] if self.shows_output else [*TABLES]
-
-    def connect(self) -> None:
-        """Tries to connect; if nobody listens, or no descriptor is free, a later report tries."""
-        clock = time.monotonic()
-        self.connect_due = clock + self.connect_pause
-        self.connect_pause = min(2 * self.connect_pause, LONGEST_CONNECT_PAUSE)
-        with suppress(OSError):
+    def connect(self) -> bool:
+        """Whether there is a connection now; not in a process that was forked from this one."""
+        if self.socket is not None or self.process != os.getpid():
+            return self.socket is not None
+        with suppress(OSError):  # nobody listens, or no descriptor is free
             kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
             connecting = socket.socket(socket.AF_UNIX, kind)
             try:
                 connecting.connect(self.path)
             except OSError:
                 connecting.close()
-                return
+                return False
             self.socket = connecting
-            self.connect_due = clock + CONNECT_PAUSE  # should it break at once
-            self.connect_pause = CONNECT_PAUSE
+        return self.socket is not None
 
     def send(self, kind: str, message: str) -> bool:
-        """Whether the socket took the packet.
-
-        If it is full, the packet is not sent. If it is broken, or has no room for a hello, it is
-        closed, too: so the sidecar notices a change of state that it was not told.
-        """
+        """Whether the socket took the packet. If it is broken, it is closed; if full, it is not."""
         if self.socket is None:
             return False
-
         # A name may be no valid Unicode.
         packet = f'{{"v":{FORMAT},"{kind}":{message}}}'.encode(errors="replace")
         try:
             return self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
-        except OSError as error:
-            if kind == "hello" or not isinstance(error, BlockingIOError):
-                self.socket.close()
-                self.socket = None
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.close()
             return False
 
-    def drop_connection(self) -> None:
-        """Lets go of the connection in a forked process: it is the parent's."""
+    def close(self) -> None:
+        """Closes this process's descriptor."""
         if self.socket is not None:
-            self.socket.close()  # this process's descriptor; the connection stays open
+            self.socket.close()
             self.socket = None
 
-    def release_requests(self) -> None:
-        """Lets go of vLLM's requests, and of a report in progress."""
-        self.starting = {}
-        self.sessions = {}
-        self.requests = {}
-        self.slices = None
 
-
-def drop_in_children(observer: Observer) -> None:
-    """Lets processes that are forked from this one let go of the observer's connection."""
-    reference = weakref.ref(observer)
+def drop_in_children(link: Link) -> None:
+    """Lets processes that are forked from this one let go of the connection: it is the parent's."""
+    reference = weakref.ref(link)
 
     def drop() -> None:
         alive = reference()
         if alive is not None:
-            alive.drop_connection()
+            alive.close()
 
     os.register_at_fork(after_in_child=drop)
 
 
 # -------------------------------------------------------------------------------------------------
-# 5. What it reads of vLLM's configuration
+# 6. What it reads of vLLM's configuration
 # -------------------------------------------------------------------------------------------------
 
 # Names in the hello, and where vLLM has them, from its speculative configuration on. They are what
@@ -1494,17 +1128,13 @@ CONFIGURATION = {
 }
 
 
-def introduction(scheduler: Any, vllm_version: Any) -> dict[str, Any]:
-    """The hello, without its state, reason and tables."""
+def introduction(scheduler: Any) -> dict[str, Any]:
+    """What the hello says of a scheduler."""
     vllm = scheduler.vllm_config
     parallel = vllm.parallel_config
     names = vllm.model_config.served_model_name
     if isinstance(names, (list, tuple)):
         names = names[0]
-    # Before 0.14.1 there is only the rank, which is 0 in every data-parallel engine of a dense
-    # model.
-    rank = getattr(parallel, "data_parallel_rank", 0)
-
     configuration = {name: setting(vllm, path) for name, path in CONFIGURATION.items()}
     # From 0.32 the scheduler says whether EAGLE and its like drop the last block of a prefix-cache
     # hit. Before, they always do.
@@ -1513,9 +1143,8 @@ def introduction(scheduler: Any, vllm_version: Any) -> dict[str, Any]:
     configuration["block_size"] = cache_block(scheduler)
     return {
         "plugin": VERSION,
-        "vllm": text(vllm_version),
-        "model": names if names is None else str(names)[:1024],
-        "engine": getattr(parallel, "data_parallel_index", rank) or 0,
+        "model": text(names, 1024),
+        "engine": getattr(parallel, "data_parallel_index", 0) or 0,
         "start": os.urandom(8).hex(),
         "started": time.time(),
         "speculation": speculation(vllm.speculative_config),
@@ -1553,7 +1182,7 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
 
     architectures = None
     with suppress(Exception):  # a property may raise
-        architectures = [str(name)[:256] for name in draft.architectures[:8]]
+        architectures = [text(name, 256) for name in draft.architectures[:8]]
 
     return {
         "method": setting(speculative, "method"),
@@ -1592,20 +1221,18 @@ def options(speculative: Any) -> str | None:
     return None
 
 
-def text(value: Any) -> str | None:
-    """A version as text, which builds of one's own may give as bytes; None if it is neither."""
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    return value[:64] if isinstance(value, str) else None
-
-
 def setting(source: Any, path: str) -> Any:
     """A setting of vLLM's: text, a flag or an integer from 0 on; None if it has no such setting."""
     with suppress(Exception):  # a property may raise
         for name in path.split("."):
             source = getattr(source, name)
         if isinstance(source, str):
-            return source[:256]
+            return text(source, 256)
         if isinstance(source, int) and source >= 0:
             return source
     return None
+
+
+def text(value: Any, most: int) -> str | None:
+    """The beginning of a text; None if it is none."""
+    return value[:most] if isinstance(value, str) else None

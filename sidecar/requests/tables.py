@@ -1,15 +1,14 @@
-"""The tables in which the plug-in counts requests, each by something else: declared once, here.
+"""What requests are counted by: declared once, here.
 
-A table is a member of ``Table``, with its declaration, and what a finished request tells of it, a
-field of ``RequestGroups``. What a packet may have, the groups of the report and their names, and
-docs/plugin.md follow from these. The plug-in has to do without imports, so it declares its own
-side, in ``Key``; a test compares both.
+The plug-in counts by ``CellKey``, which has all that it tells requests apart by. A ``Table`` sums
+its cells by one of these; the groups of the report and their names, and docs/plugin.md, follow from
+them. The plug-in has to do without imports, so it declares its own side; a test compares both.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field
@@ -25,18 +24,57 @@ EMPTY: Final = "empty"
 
 # The types of keys in a packet.
 Name = Annotated[str, Field(max_length=256)]
-Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
+Hundredths = Annotated[int, Field(ge=0, le=ABOVE_2)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
 Output = Literal["free", "structured"]
 Sampling = Literal["greedy", "plain", "filtered", "penalties"]
 Ending = Literal["normal", "loop", "empty"]
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
-RowKey = Annotated[int, Field(ge=0, le=1_000_000)] | Name
-"""A row's key where rows of several tables go together: a number or a name.
 
-In a packet, each key has the type that its table declares, ``RequestTable.key``.
-"""
+class Bit(IntFlag):
+    """What else a request is counted by, one bit each; the values are the plug-in's."""
+
+    STRUCTURED = 1
+    FILTERED = 2  # top-k, top-p or min-p
+    PENALTIES = 4
+    MIN_P = 8
+    LOGIT_BIAS = 16
+    OWN = 32  # one of this product's own commands has sent it
+
+
+Bits = Annotated[int, Field(ge=0, le=2**16)]
+PARAMETERS: Final[Mapping[Bit, str]] = {Bit.MIN_P: "min_p", Bit.LOGIT_BIAS: "logit_bias"}
+"""Sampling parameters with a bit of their own: vLLM from 0.14 on rejects them as it speculates."""
+
+
+def sampling_of(temperature: int | None, bits: int) -> Sampling | None:
+    """How tokens are chosen; None if the temperature is unknown.
+
+    Greedy; above temperature 0: with penalties, filtered or plain.
+    """
+    if temperature is None:
+        return None
+    if temperature == 0:
+        return "greedy"
+    if bits & Bit.PENALTIES:
+        return "penalties"
+    return "filtered" if bits & Bit.FILTERED else "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class CellKey:
+    """What the requests of one of the plug-in's cells have in common.
+
+    ``temperature`` is in hundredths, rounded up; None where it is unknown. Their prompts have at
+    most 2 ** ``prompt`` tokens. ``prompt`` None: the plug-in has too many combinations of keys to
+    tell these requests apart by anything but their temperature.
+    """
+
+    temperature: Hundredths | None
+    bits: Bits
+    prompt: Exponent | None
+    adapter: Name | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,34 +92,24 @@ class RequestGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTable:
-    """What is known of every table.
-
-    ``key`` is the type of its rows' keys in a packet, ``about`` what docs/plugin.md says of them.
-    ``sums_to_total`` is False if not all requests are in it, so that its rows do not sum to the
-    report's total.
-    """
-
-    key: Any
-    about: str
-    sums_to_total: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTable(RequestTable):
+class GroupTable:
     """A table whose rows are groups of requests.
 
-    ``labels`` are the groups that exist from the start, and ``label`` is the group of a key.
-    ``name`` is what the pages call a group, with ``{}`` for its label. ``key_of`` is a finished
-    request's key; None if the groups are not compared with one another at the same temperatures.
-    ``undrafted`` are groups whose requests never get drafts, whatever vLLM does.
+    ``about`` is what docs/plugin.md says of them. ``labels`` are the groups that exist from the
+    start, and ``label`` is the group of a key. ``name`` is what the pages call a group, with ``{}``
+    for its label. ``key_of`` is a finished request's key; None if the groups are not compared with
+    one another at the same temperatures. ``key_of_cell`` is a cell's key, or None if it is unknown;
+    a table without it is told by the plug-in itself. ``undrafted`` are groups whose requests never
+    get drafts, whatever vLLM does.
     """
 
+    about: str
     name: str
     labels: tuple[str, ...] = ()
     undrafted: frozenset[str] = frozenset()
     label: Callable[[Any], str] = str
     key_of: Callable[[RequestGroups], int | str | None] | None
+    key_of_cell: Callable[[CellKey], int | str | None] | None
 
 
 def prompt_label(exponent: int) -> str:
@@ -89,15 +117,19 @@ def prompt_label(exponent: int) -> str:
     return PROMPT_LABELS[bisect_left(_PROMPT_EDGES, exponent)]
 
 
+def _output(key: CellKey) -> Output:
+    return "structured" if key.bits & Bit.STRUCTURED else "free"
+
+
 class Table(StrEnum):
-    """The tables that tally requests, each by something else.
+    """What requests are summed by.
 
     Groups come in this order in the report and on the pages.
     """
 
-    declared: RequestTable
+    declared: GroupTable | None
 
-    def __new__(cls, name: str, declared: RequestTable) -> Self:
+    def __new__(cls, name: str, declared: GroupTable | None = None) -> Self:
         """A member is its name, and has its declaration beside it."""
         table = str.__new__(cls, name)
         table._value_ = name
@@ -105,73 +137,61 @@ class Table(StrEnum):
         return table
 
     # The one table with tokens by position; its labels are those of ``TemperatureBuckets``.
-    TEMPERATURE = (
-        "temperature",
-        RequestTable(
-            # Version 2 has no limit of 2, and "other".
-            key=Hundredths | Literal["other"],
-            about=f"hundredths, rounded up, to {ABOVE_2 - 1}; {ABOVE_2} is above 2",
-        ),
-    )
+    TEMPERATURE = ("temperature",)
     PROMPT_TOKENS = (
         "prompt_tokens",
         GroupTable(
-            key=Exponent,
             about="n, for at most 2ⁿ tokens",
             name="prompts of {} tokens",
             labels=PROMPT_LABELS,
             label=prompt_label,
             key_of=lambda request: max(request.prompt_tokens - 1, 0).bit_length(),
+            key_of_cell=lambda key: key.prompt,
         ),
     )
     OUTPUT = (
         "output",
         GroupTable(
-            key=Output,
             about="`structured` or `free`",
             name="{} output",
             labels=get_args(Output),
             key_of=lambda request: "structured" if request.structured else "free",
+            key_of_cell=_output,
         ),
     )
     ENDING = (
         "ending",
         GroupTable(
-            key=Ending,
-            about=(
-                "`normal`, `loop`, `empty`: of finished requests only, where vLLM shows output"
-                " tokens"
-            ),
-            sums_to_total=False,
+            about="`normal`, `loop`, `empty`: of finished requests only",
             name="{} endings",
             labels=ENDINGS,
             undrafted=frozenset({EMPTY}),  # the first token comes from the prompt
             key_of=None,  # nothing that a request asked for
+            key_of_cell=None,
         ),
     )
     SAMPLING = (
         "sampling",
         GroupTable(
-            # Greedy; above temperature 0: penalties, filtered (top-k, top-p, min-p) or plain.
-            key=Sampling,
             about="`greedy`, `plain`, `filtered`, `penalties`",
             name="{} sampling",
             labels=get_args(Sampling),
             key_of=lambda request: request.sampling,
+            key_of_cell=lambda key: sampling_of(key.temperature, key.bits),
         ),
     )
     ADAPTER = (
         "adapter",
         GroupTable(
-            key=Name,
-            about="LoRA name, `other`, or empty for none",
+            about="LoRA name, or empty for none",
             name="adapter {}",
             key_of=lambda request: request.adapter or "",
+            key_of_cell=lambda key: key.adapter or "",
         ),
     )
 
 
 GROUPED: Final[Mapping[Table, GroupTable]] = {
-    table: table.declared for table in Table if isinstance(table.declared, GroupTable)
+    table: table.declared for table in Table if table.declared is not None
 }
 """The tables with a row a group."""

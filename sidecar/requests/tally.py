@@ -3,10 +3,10 @@
 One shape from the packet to the report.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import starmap, zip_longest
+from itertools import accumulate, starmap, zip_longest
 from operator import add, sub
 from typing import Annotated, Any, Final
 
@@ -88,19 +88,56 @@ class Tally:
         """All finished requests."""
         return sum(self.by_outcome.values())
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether the numbers can be counts of the same drafts.
-
-        Accepted tokens by position may sum to more than ``accepted_tokens``: vLLM up to 0.15 books
-        -1 for a draft that came back without any token.
-        """
-        accepts = self.accepted_tokens <= self.draft_tokens and all(
-            accepted <= drafted
-            for drafted, accepted in zip_longest(self.drafted_at, self.accepted_at, fillvalue=0)
-        )
-        return accepts and (not self.drafted_at or sum(self.drafted_at) == self.draft_tokens)
-
 
 _NUMBERS: Final = (*Outcome, "drafts", "draft_tokens", "accepted_tokens")
 NO_REQUESTS: Final = Tally()
+
+Numbers = Annotated[tuple[Count, ...], Field(max_length=2 * 1025 + 5, fail_fast=True)]
+"""What the plug-in counts of requests with one key, in the order of its packets.
+
+These are the requests that ended, by ``Outcome``, then the drafts by how many tokens they had, from
+0 to the most, and then the drafts by how many of these were accepted.
+"""
+
+
+def are_possible(numbers: Sequence[int]) -> bool:
+    """Whether ``Numbers`` can be counts of the same drafts."""
+    drafted, accepted = _by_length(numbers)
+    if not drafted or len(drafted) != len(accepted) or sum(drafted) != sum(accepted):
+        return False
+    return all(
+        more <= most for more, most in zip(_at_least(accepted), _at_least(drafted), strict=True)
+    )
+
+
+def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
+    """The tally of ``Numbers``; without ``by_position``, no positions are told apart."""
+    drafted, accepted = _by_length(numbers)
+    drafted_at = _at_least(drafted)
+    accepted_at = _at_least(accepted)
+
+    return Tally(
+        **dict(zip(Outcome, numbers, strict=False)),
+        drafts=sum(drafted),
+        draft_tokens=sum(drafted_at),
+        accepted_tokens=sum(accepted_at),
+        drafted_at=_limited(drafted_at) if by_position else (),
+        accepted_at=_limited(accepted_at) if by_position else (),
+    )
+
+
+def _by_length(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """The drafts by their number of tokens, and by how many of these were accepted."""
+    half = (len(numbers) - len(Outcome)) // 2
+    return numbers[len(Outcome) : len(Outcome) + half], numbers[len(Outcome) + half :]
+
+
+def _at_least(by_length: Sequence[int]) -> tuple[int, ...]:
+    """How many had a token at position 0, 1, …, from how many had 0, 1, … tokens."""
+    return tuple(accumulate(by_length[:0:-1]))[::-1]
+
+
+def _limited(at: tuple[int, ...]) -> tuple[int, ...]:
+    """Adds the positions past the limit to the last one."""
+    last = MAX_POSITIONS - 1
+    return at if len(at) <= last else (*at[:last], sum(at[last:]))

@@ -27,6 +27,8 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from sidecar.tls import verifying
+
 DURATION: Final = re.compile(r"([+-]?\d*\.?\d+(?:[eE][+-]?\d+)?)\s*(ms|s|m|h)?", re.ASCII)
 """A duration as text: its number and its unit, if it has one."""
 _UNITS: Final = {"h": 3600, "m": 60, "s": 1, None: 1}
@@ -183,7 +185,7 @@ def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
 
 def _with_certificates(path: Path) -> Path:
     try:
-        ssl.create_default_context(cafile=path)
+        verifying(path)
     except ssl.SSLError:
         raise ValueError("no certificate in this file; expected path of a PEM file") from None
     except OSError as error:
@@ -236,6 +238,9 @@ Edges = Annotated[
 ]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
+# RFC 9110, section 5: a token, and text without control characters.
+HeaderName = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+HeaderValue = Annotated[str, Field(max_length=4096, pattern=r"^[\x20-\x7e]*$")]
 CertificateFile = Annotated[
     Path,
     AfterValidator(_with_certificates),

@@ -15,6 +15,8 @@ from sidecar.settings.field_types import (
     Edges,
     Format,
     Group,
+    HeaderName,
+    HeaderValue,
     LabelName,
     Level,
     LinkUrl,
@@ -24,6 +26,7 @@ from sidecar.settings.field_types import (
     json_text,
 )
 from sidecar.settings.web_config import WebConfigFile
+from sidecar.tls import client_context, verifying
 
 PREFIX: Final = "SPECDEC_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
@@ -32,8 +35,14 @@ USER_VARIABLE: Final = f"{PREFIX}USER"
 """``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
 USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
 """A file with it, where a command has no ``--user-file``."""
-NOT_SETTINGS: Final = frozenset({CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE})
-"""Variables of the command line, which have the prefix of settings."""
+SECRET: Final = frozenset({"alerting.headers"})
+"""Settings of which a message shows no part of the value."""
+SERVER_VARIABLE: Final = f"{PREFIX}SERVER_ID"
+"""The id of vLLM's server, which the plug-in hands down inside vLLM; no setting of the sidecar."""
+NOT_SETTINGS: Final = frozenset(
+    {CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE, SERVER_VARIABLE}
+)
+"""Variables of the command line and of the plug-in, which have the prefix of settings."""
 MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
 
 _KIBIBYTE: Final = 1024
@@ -49,6 +58,11 @@ class Scrape(Group):
     """CA certificates to verify vLLM's certificate, instead of the system's"""
     vllm_tls_verify: bool = True
     """verify vLLM's certificate; always on with `vllm_ca_file`"""
+    vllm_cert_file: CertificateFile | None = None
+    """the sidecar's own certificate, for a vLLM that asks for one (`--ssl-cert-reqs 2`); read again
+    for each connection, so it may be renewed"""
+    vllm_key_file: Path | None = Field(None, json_schema_extra={"format": "path of a PEM file"})
+    """its key; not set: in `vllm_cert_file`"""
     scrape_interval: Duration = Field(1.0, ge=0.1, le=300)
     """time between two polls of vLLM"""
     scrape_timeout: Duration = Field(5.0, ge=0.1, le=300)
@@ -64,10 +78,24 @@ class Scrape(Group):
     """request only the metric families that are needed, if vLLM supports it"""
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How aiohttp verifies vLLM's certificate: True by the system's CAs, False not at all."""
-        if self.vllm_ca_file is None:
+        """How aiohttp verifies vLLM's certificate, and with which one of its own.
+
+        True: by the system's CAs, False: not at all, both without a certificate of its own.
+
+        Raises:
+            OSError: a file cannot be read, or certificate and key do not match (``ssl.SSLError``).
+        """
+        if self.vllm_ca_file is None and self.vllm_cert_file is None:
             return self.vllm_tls_verify
-        return ssl.create_default_context(cafile=self.vllm_ca_file)
+
+        if self.vllm_ca_file is not None:
+            context = verifying(self.vllm_ca_file)
+        else:
+            context = client_context(tls=self.vllm_tls_verify)
+        if self.vllm_cert_file is not None:
+            # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+            context.load_cert_chain(self.vllm_cert_file, self.vllm_key_file, password="")
+        return context
 
 
 class Plugin(Group):
@@ -143,12 +171,16 @@ class Thresholds(Group):
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour, whatever their cause, that the alert
-    SpecDecodeVLLMRestarting calls a crash loop; it restarts nothing"""
+    SpecDecodeVLLMRestarting calls a crash loop, and of the sidecar itself for
+    SpecDecodeSidecarRestarting; it restarts nothing"""
     startup_time: Duration = Field(1800.0, ge=60, le=86_400)
-    """time after the sidecar's start within which vLLM has loaded its model"""
+    """time after the sidecar's start within which vLLM has loaded its model; the alerts wait for
+    1.5 times its last load where that is known and shorter"""
     events_dropped: Share = 0.01
     """share of finished requests lost before the sidecar, above which histograms by temperature are
     doubtful"""
+    dead_mans_switch: bool = False
+    """the alert SpecDecodeDeadMansSwitch always fires, for a service that calls when it stops"""
 
 
 class EngineHealth(Group):
@@ -187,6 +219,10 @@ class Alerting(Group):
         tuple[BaseUrl, ...], json_text('list such as ["http://alertmanager:9093"]')
     ] = Field((), max_length=8, repr=False)  # may hold credentials
     """all replicas of Alertmanager, not a load balancer in front of them; empty: nothing is sent"""
+    headers: Annotated[
+        dict[HeaderName, HeaderValue], json_text('mapping such as {"X-Scope-OrgID": "team"}')
+    ] = Field({}, max_length=8, repr=False)  # may hold credentials
+    """headers of each delivery, such as Mimir's tenant or a token; never shown"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
     """time between two evaluations, each of which sends all alerts; one that is not sent again
     expires after 4 minutes, or four times this if that is longer"""

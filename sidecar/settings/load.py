@@ -1,6 +1,7 @@
 """Loads the settings from a file and an environment, or reports all that is wrong, a line each."""
 
 import re
+import ssl
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,7 +16,15 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from sidecar.errors import SettingsError
 from sidecar.log import redacted
 from sidecar.settings.files import read_yaml
-from sidecar.settings.groups import NOT_SETTINGS, PREFIX, Settings, groups, keys, variable
+from sidecar.settings.groups import (
+    NOT_SETTINGS,
+    PREFIX,
+    SECRET,
+    Settings,
+    groups,
+    keys,
+    variable,
+)
 from sidecar.settings.web_config import locked_web_config
 
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
@@ -29,6 +38,7 @@ _SERVICE_LINK: Final = re.compile(
 _UNKNOWN: Final = {"extra_forbidden", "unexpected_keyword_argument"}
 _WEB: Final = "web_config_file"
 _MAX_CHARACTERS: Final = 80  # of a key or a value in a message
+_CERTIFICATE: Final = ("vllm_cert_file", "vllm_key_file")
 _ASCENDING: Final = (
     ("scrape_interval", "latency_window"),
     ("latency_window", "history"),
@@ -232,7 +242,9 @@ class _Sources:
         if isinstance(written, str) and is_out_of_range:
             text += " seconds"  # only a duration's text is read before its range is checked
 
-        return f"{self._name(path)}={_shown(written)}: {text[:1].lower()}{text[1:]}"
+        is_secret = ".".join(path[:2]) in SECRET
+        value = "" if is_secret else f"={_shown(written)}"
+        return f"{self._name(path)}{value}: {text[:1].lower()}{text[1:]}"
 
     def conflicts(self, settings: Settings) -> Iterator[tuple[frozenset[str], str]]:
         """The keys and a line for each contradiction between valid settings."""
@@ -243,6 +255,10 @@ class _Sources:
                 order = "the first must not be above the second"
                 names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"
                 yield frozenset((lower, higher)), f"{names}: {order}"
+
+        if problem := _certificate_problem(settings):
+            names = ", ".join(map(self._setting, _CERTIFICATE))
+            yield frozenset(_CERTIFICATE), f"{names}: {problem}"
 
         for measured in ("baseline", "plain_steps", "plain_cache", "plain_endings"):
             if settings.baseline_file is not None and getattr(settings, measured):
@@ -259,6 +275,21 @@ class _Sources:
             if (key := ".".join(path[:depth])) in self.variables:
                 return _line(".".join([variable(key), *path[depth:]]))
         return f"{_line('.'.join(path))} (in {self.config})"
+
+
+def _certificate_problem(settings: Settings) -> str:
+    """Why the sidecar's own certificate cannot be used; empty if it can, or there is none."""
+    if settings.vllm_cert_file is None:
+        return "the key needs a certificate" if settings.vllm_key_file is not None else ""
+
+    try:
+        settings.tls()
+    except ssl.SSLError as error:
+        reason = error.reason or "no key in the certificate's file"
+        return f"not usable PEM files, or certificate and key do not match ({reason})"
+    except OSError as error:
+        return f"the key cannot be read: {error.strerror}"
+    return ""
 
 
 def _advice(name: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ It states the verdicts and computes none.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from sidecar.analysis.checklist.checklist import Checklist
@@ -25,7 +26,7 @@ from sidecar.wording.checklist import conclusion
 from sidecar.wording.findings.endings import READ_A_REPLY, unmeasured_sentence, worse_sentence
 from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
-from sidecar.wording.notes import LIMITATIONS
+from sidecar.wording.notes import LIMITATIONS, room_sentence
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
@@ -64,6 +65,18 @@ class Answer:
     why: str
 
 
+_SYNTHETIC: Final = Answer(
+    "vLLM accepts draft tokens at a set rate, whatever the model says: replies are not its own.",
+    "bad",
+    "Its rejection_sample_method is synthetic, which is for benchmarks: remove it.",
+)
+_NOTHING_COUNTED: Final = Answer(
+    "vLLM has counted nothing yet.",
+    "mute",
+    "Behind its Rust frontend, older versions show an engine once it has had a request.",
+)
+
+
 def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
     scrape = report.scrape
@@ -76,8 +89,10 @@ def answer(report: Report) -> Answer:
     told = [model for model in report.models if _drafts(model) or _has_bad_replies(model)]
     checklists = [model.checklist for model in report.models if model.checklist is not None]
     if checklists and len(checklists) == len(report.models):
-        return Answer("This vLLM does not speculate.", "mute", _why_plain(checklists))
+        return _plain(report, checklists)
 
+    if not report.models:
+        return _NOTHING_COUNTED
     if not told:
         return _without_drafts(report)
 
@@ -108,14 +123,21 @@ def _why_unread(report: Report) -> str:
     return why
 
 
-def _why_plain(checklists: Sequence[Checklist]) -> str:
+def _plain(report: Report, checklists: Sequence[Checklist]) -> Answer:
     """That no model speculates, and whether it would suit the first one whose requests are known.
 
     If none are, that of the first one says so.
     """
     known = [checklist for checklist in checklists if checklist.traffic is not None]
     first, *_ = known or checklists
-    return f"{LIMITATIONS[Limitation.NO_SPECULATION]} {conclusion(first)}"
+
+    text = "This vLLM does not speculate."
+    why = Limitation.NO_SPECULATION
+    engines = chain.from_iterable(model.engines for model in report.models)
+    if any(Limitation.NOTHING_DRAFTED in engine.limitations for engine in engines):
+        text = "This vLLM is not known to speculate."
+        why = Limitation.NOTHING_DRAFTED
+    return Answer(text, "mute", f"{LIMITATIONS[why]} {conclusion(first)}")
 
 
 def _without_drafts(report: Report) -> Answer:
@@ -154,6 +176,9 @@ def _without_drafts(report: Report) -> Answer:
 
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
+    if model.judgement.evidence.is_synthetic:
+        return _SYNTHETIC
+
     if model.judgement.has_collapsed:
         text = "Almost no draft tokens are accepted, and replies may be wrong."
         return Answer(text, "bad", collapse_sentence(model))
@@ -185,6 +210,11 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
     found = _judged(model, plugin)
+    room = room_sentence(model)
+    if room and found.tone == "good" and model.judgement.by_speedup is None:
+        why = f"The rule of thumb does not know that: {room} {found.why}"
+        return Answer(f"{found.text} But requests wait for room.", "even", why)
+
     speed = model.speed
     if speed is not None and speed.held is not None:
         return replace(found, why=f"{held_sentence(speed.held)} {found.why}")

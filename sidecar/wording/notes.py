@@ -11,12 +11,14 @@ from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
 from sidecar.analysis.findings.load import Load
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
+from sidecar.analysis.findings.room import Room, is_short_of_room, waiting_for_room
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import ASYNC_SCHEDULING, RUNNER_V2, given_up
+from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.numbers import duration, percent
+from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
@@ -29,6 +31,11 @@ LIMITATIONS: Final = {
     Limitation.NO_SPECULATION: (
         "vLLM exports no spec_decode counters: it runs without --speculative-config."
     ),
+    Limitation.NOTHING_DRAFTED: (
+        "Nothing has been drafted, so this vLLM is taken for one without --speculative-config: its"
+        " Rust frontend exports the counters of drafts in either case. With the plug-in, that is"
+        " known before the first draft."
+    ),
     Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
     Limitation.NO_REQUEST_TPOT: (
         "vLLM before 0.11 does not export the time per output token. Its inter-token latency has"
@@ -38,8 +45,8 @@ LIMITATIONS: Final = {
         "This vLLM does not export accepted tokens by draft position. Upgrade vLLM."
     ),
     Limitation.NO_KV_CACHE_CAPACITY: (
-        "This vLLM does not export the capacity of the KV cache. Upgrade vLLM: all tested versions"
-        " from 0.10 on do."
+        "This vLLM does not export the capacity of the KV cache. Python's API server does, in all"
+        " tested versions from 0.10 on; the Rust frontend does not."
     ),
     Limitation.SEVERAL_PROCESSES: (
         "vLLM's /metrics is a sum over several API servers, or over files in the directory that its"
@@ -47,15 +54,20 @@ LIMITATIONS: Final = {
         " shows only when counters fall. If one API server is enough, set --api-server-count 1 and"
         " unset PROMETHEUS_MULTIPROC_DIR."
     ),
+    Limitation.RUST_FRONTEND: (
+        "vLLM's Rust frontend serves its /metrics (VLLM_USE_RUST_FRONTEND=1), without a start time,"
+        " so a restart shows only when counters fall, and without whether vLLM sleeps. The time"
+        " between tokens appears when requests end, so step times follow a change of load late."
+    ),
     Limitation.CONTRADICTORY_COUNTERS: (
         "vLLM's counters contradict each other: it counted more accepted tokens than drafted ones,"
         " so there is no acceptance rate and no verdict. Look for a bug of this vLLM or of what"
         " drafts in it."
     ),
     Limitation.SEVERAL_SENDERS: (
-        "Several plug-ins are connected to this sidecar's socket as this engine, so another vLLM"
-        " sends to it, too. Only the one whose numbers match vLLM's metrics counts. Give each vLLM"
-        " a sidecar and a socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
+        "Several plug-ins are connected to this sidecar's socket as this engine, and nothing tells"
+        " which of them is this vLLM's, so none of them counts. Give each vLLM a sidecar and a"
+        " socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
     ),
     Limitation.ITL_PER_TOKEN: (
         "This vLLM's inter-token latency has one observation per token, not one per engine step, so"
@@ -68,9 +80,6 @@ _EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probab
 _ADAPTIVE: Final = (
     "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so"
     " the acceptance rate is not meaningful, and only a measured speedup decides."
-)
-_SYNTHETIC: Final = (
-    "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
 )
 _LOSSY: Final = (
     "rejection_sample_method {} also accepts tokens that the model itself would not have sampled:"
@@ -112,16 +121,35 @@ def model_notes(model: ModelReport) -> list[str]:
     has_told = any(isinstance(finding, told) for finding in model.findings)
     schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
 
+    has_room_finding = any(isinstance(finding, Room) for finding in model.findings)
+    room_note = "" if has_room_finding else room_sentence(model)
+
     speculating = (engine for engine in model.engines if engine.speculation is not None)
     configured = next(speculating, None)
     configuration = _NO_CONFIGURATION if configured is None else configured.configuration
     vllm = None if configured is None else configured.vllm
     notes = [
-        *filter(None, (note, loops_sentence(judgement.evidence), schedule)),
+        *filter(None, (note, room_note, loops_sentence(judgement.evidence), schedule)),
         *caveats(judgement.evidence, configuration, vllm),
         *_placeholders(model),
     ]
     return [*notes, *_losing_engines(model)]
+
+
+def room_sentence(model: ModelReport) -> str:
+    """That requests wait for room, which no acceptance rate shows; empty if none does."""
+    speculating = any(engine.acceptance is not None for engine in model.engines)
+    if not speculating or not is_short_of_room(model):
+        return ""
+
+    running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in model.engines)
+    waiting = sum(map(waiting_for_room, model.engines))
+    wait = f"{counted(waiting, 'request')} waiting for room" if waiting else "some are preempted"
+    return (
+        f"{counted(running, 'request')} running, and {wait}. Draft tokens take room in the KV cache"
+        " (a state-space model reserves a state for each), so fewer of them may let more requests"
+        " run, which no acceptance rate shows: compare without speculation at this load."
+    )
 
 
 def loops_sentence(evidence: Evidence) -> str:
@@ -226,10 +254,16 @@ def schedule_sentence(advice: Advice) -> str:
     if not advice.schedule:
         return ""
     entries = [list(entry) for entry in advice.schedule]
+    flaps = ""
+    if any(tokens == 0 for *_, tokens in advice.schedule):
+        flaps = (
+            " Keep the load at which it reaches 0 away from the usual one: there vLLM would draft"
+            " at one step and not at the next, which halved the throughput in vLLM issue 49548."
+        )
     return (
         f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM'
         " ignores it with data parallelism, and gives up full CUDA graphs for it on model"
-        " runner V1."
+        f" runner V1.{flaps}"
     )
 
 
@@ -297,7 +331,7 @@ def caveats(
 
     ``vllm`` is the engine's version; an unknown one is taken for the latest.
     """
-    if evidence.speculation is None:
+    if evidence.speculation is None or evidence.is_synthetic:  # a finding says all there is
         return
 
     sampler = evidence.speculation.rejection_sample_method
@@ -313,9 +347,7 @@ def caveats(
             schedule = " and a schedule by batch size"
         yield _GIVEN_UP.format(f"{method}{schedule}", " and ".join(lost))
 
-    if sampler == "synthetic":
-        yield _SYNTHETIC
-    elif sampler not in _EXACT_SAMPLERS:
+    if sampler not in _EXACT_SAMPLERS:
         yield _LOSSY.format(sampler)
 
 

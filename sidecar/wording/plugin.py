@@ -3,7 +3,7 @@
 from typing import Final
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginReport, PluginState
-from sidecar.requests.messages import READ_VERSIONS
+from sidecar.requests.messages import VERSION
 
 # Both paths are the same setting: of the sidecar, and of the plug-in in vLLM.
 _A_SOCKET_EACH: Final = (
@@ -13,10 +13,6 @@ _A_SOCKET_EACH: Final = (
 _DOCTOR: Final = "To find out why, run `python -m specdec_doctor` in vLLM's container."
 _NO_SPLIT: Final = {
     NoSplitReason.REFUSED: "The plug-in does not observe engine {engine} of vLLM {vllm}: {reason}.",
-    NoSplitReason.CHECKING: (
-        "The split by temperature begins once a step with drafts has shown that engine {engine}'s"
-        " scheduler calls vLLM's own methods: {reason}."
-    ),
     NoSplitReason.DISABLED: (
         "The plug-in failed on engine {engine} and disabled itself, so its model has no split by"
         " temperature: {reason}. vLLM is not affected; it loads the plug-in again when it restarts."
@@ -26,26 +22,32 @@ _NO_SPLIT: Final = {
         f" has no split by temperature. {_DOCTOR}"
     ),
     NoSplitReason.CONTRADICTS_ITSELF: (
-        "There is no split by temperature: the plug-in of engine {engine} contradicts itself, which"
-        " a restart of vLLM ends. Check what else writes to the sidecar's socket."
+        "There is no split by temperature: a number of the plug-in of engine {engine} has fallen,"
+        " which a restart of vLLM ends. Check what else writes to the sidecar's socket."
     ),
     NoSplitReason.COUNTS_OTHERWISE: (
         "There is no split by temperature: on engine {engine} the plug-in counted {share}"
-        f" (drafts, draft tokens or accepted tokens). {_DOCTOR}"
+        " (drafts, draft tokens or accepted tokens) in the last five minutes.{own} The split comes"
+        f" back once they agree again. {_DOCTOR}"
     ),
-    NoSplitReason.SEVERAL_CLAIM: (
-        "There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's"
-        f" own numbers. {_A_SOCKET_EACH} Then restart the sidecar."
+    NoSplitReason.SILENT: (
+        "There is no split by temperature: engine {engine} has drafted on for more than half a"
+        " minute, and its plug-in has reported nothing of it.{own} With its next report the split"
+        f" is back, and complete. {_DOCTOR}"
+    ),
+    NoSplitReason.SEVERAL_SENDERS: (
+        "There is no split by temperature: several plug-ins are connected as engine {engine}, and"
+        f" nothing tells which of them is this vLLM's. {_A_SOCKET_EACH} The split is back once only"
+        " one is connected."
+    ),
+    NoSplitReason.FIRST_REPORT: (
+        "The split by temperature begins with the next report of engine {engine}'s plug-in, which"
+        " is connected."
     ),
     NoSplitReason.NOT_COMPARED: (
-        "The split by temperature begins once vLLM's counters confirm what the plug-in reports of"
-        " engine {engine}."
-    ),
-    NoSplitReason.NOTHING_COMPARABLE: (
-        "There is no split by temperature while vLLM drafts nothing: the plug-in of engine {engine}"
-        " is of an earlier version, which does not say how many tokens it saw, so nothing tells"
-        " whether its requests are this vLLM's. Write the plug-in with this sidecar"
-        " (`specdec-sidecar plugin DIR`) and restart vLLM."
+        "No id tells whether the plug-in that is connected as engine {engine} is this vLLM's, so"
+        " the split by temperature begins once it has counted as much as vLLM has over a hundred"
+        " drafts (or generated tokens, where nothing is drafted)."
     ),
     NoSplitReason.NOT_REPORTED: (
         "There is no split by temperature: engine {engine} has drafted, and no plug-in of it is"
@@ -54,7 +56,10 @@ _NO_SPLIT: Final = {
         f" does not reach. {_DOCTOR}"
     ),
 }
-_READ: Final = " and ".join(map(str, READ_VERSIONS))
+_OWN: Final = (
+    " Its scheduler's class has a method of its own ({}), which may not call vLLM's: then the"
+    " plug-in does not see what vLLM counts."
+)
 _IDLE: Final = (
     "The plug-in is connected and reports requests; vLLM has drafted for none of them yet."
 )
@@ -83,14 +88,9 @@ _NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
     " sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory that both share)."
     f" If it refused this vLLM or failed, vLLM's log has a line with `specdec`. {_DOCTOR}"
 )
-_SEVERAL_SENDERS: Final = (
-    "Several plug-ins are connected to this sidecar's socket as engine {}, so another vLLM sends to"
-    " it, too. Only the one whose numbers match vLLM's metrics counts; what the others send is left"
-    f" out. {_A_SOCKET_EACH}"
-)
 _ELSEWHERE: Final = (
-    "The plug-ins that are connected are of engines that are not in vLLM's metrics, so another vLLM"
-    f" sends to this sidecar's socket. {_A_SOCKET_EACH}"
+    "The plug-ins that are connected are of another server than vLLM's metrics, or of engines that"
+    f" are not in them, so another vLLM sends to this sidecar's socket. {_A_SOCKET_EACH}"
 )
 _REPLICAS: Final = (
     "vLLM's metrics have several engines of the same number ({}), and a plug-in says only the"
@@ -103,7 +103,7 @@ _HEADLESS: Final = (
     " numbers with: a sidecar is of use only beside vLLM's API server."
 )
 _OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads formats {}. Rewrite the plug-in"
+    "The plug-in uses message format {}, but this sidecar reads format {}. Rewrite the plug-in"
     " with this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
 )
 
@@ -119,8 +119,8 @@ def plugin_sentence(report: PluginReport) -> str:
             sentence = _elsewhere(report)
         case PluginState.SEVERAL_SENDERS:
             engines = ", ".join(key.engine for key in report.shared)
-            sentence = _SEVERAL_SENDERS.format(engines)
-        case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
+            sentence = _NO_SPLIT[NoSplitReason.SEVERAL_SENDERS].format(engine=engines)
+        case PluginState.REFUSED | PluginState.DISABLED:
             sentence = _not_observing(report)
         case PluginState.IDLE:
             sentence = _idle(report)
@@ -150,7 +150,7 @@ def _elsewhere(report: PluginReport) -> str:
 
 
 def _other_format(report: PluginReport) -> str:
-    return _OTHER_FORMAT.format(report.unreadable_format, _READ)
+    return _OTHER_FORMAT.format(report.unreadable_format, VERSION)
 
 
 def _not_connected(report: PluginReport) -> str:
@@ -189,8 +189,13 @@ def no_split_sentence(no_split: NoSplit, plugin: PluginReport) -> str:
     if no_split.code is NoSplitReason.NOT_CONNECTED:
         return plugin_sentence(plugin)
     ratio = no_split.ratio
-    is_near = ratio is None or abs(ratio - 1) < 0.005  # then the plug-in has been silent
+    is_near = ratio is None or abs(ratio - 1) < 0.005
     share = "other numbers than vLLM" if is_near else f"{ratio:.1%} of what vLLM counted"
+    own = _OWN.format(" and ".join(no_split.own)) if no_split.own else ""
     return _NO_SPLIT[no_split.code].format(
-        engine=no_split.engine, reason=no_split.reason, vllm=no_split.vllm_version, share=share
+        engine=no_split.engine,
+        reason=no_split.reason,
+        vllm=no_split.vllm_version,
+        share=share,
+        own=own,
     )

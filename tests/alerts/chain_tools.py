@@ -22,6 +22,8 @@ FASTER = (
     (r"\[(5m|3m)\]", "[15s]"),
     (r"\[1h\]", "[30s]"),
     (r"\[24h\]", "[60s]"),
+    (r"\[20m\]", "[15s]"),
+    (r"\[25m:1m\]\) >= 11", "[15s:1s]) >= 6"),
     (r"offset 23h30m", "offset 5s"),
     (r"\) >= 30$", ") >= 5"),
     (r"interval: (30s|1m)", f"interval: {INTERVAL}"),
@@ -94,7 +96,7 @@ async def alertmanager(http, directory, receivers_url):
     }
     for receiver in content["receivers"]:
         for config in receiver.get(f"{receiver['name']}_configs", ()):
-            config.update(addresses[receiver["name"]])
+            config.update(addresses.get(receiver["name"], {}))  # none is sent by e-mail here
     path = directory / "alertmanager.yaml"
     path.write_text(yaml.safe_dump(content))
     storage = f"--storage.path={directory / 'alertmanager'}"

@@ -67,22 +67,25 @@ def inhibited(alert, firing):
     return False
 
 
-def receiver_of(alert):
+def route_of(alert):
     """The first route that takes it and ends there; the webhook's goes on."""
     top = configuration()["route"]
     for route in top["routes"]:
         if not route.get("continue") and matches(route["matchers"], alert):
-            return route["receiver"]
-    return top["receiver"]
+            return {"group_by": top["group_by"]} | route
+    return top
+
+
+def receiver_of(alert):
+    return route_of(alert)["receiver"]
 
 
 def notices(firing):
     """What is sent, of the alerts that fire by minute."""
-    by = configuration()["route"]["group_by"]
     open_groups, sent = set(), []
     for minute, alerts in sorted(firing.items()):
         groups = {
-            (receiver_of(alert), *(alert.get(label, "") for label in by))
+            (receiver_of(alert), *(alert.get(label, "") for label in route_of(alert)["group_by"]))
             for alert in alerts
             if not inhibited(alert, alerts)
         }

@@ -123,6 +123,12 @@ class Pod:
         """An alert on the vLLM or the sidecar as such fires."""
         return self.fires(value, labels={}, **expected)
 
+    def outage_fires(self, **expected):
+        """The alert on its model as such fires, in its namespace."""
+        labels = {"namespace": self.own["namespace"], "model_name": self.model}
+        self.firings.append(Firing(labels, 0.0, **expected))
+        return self
+
     # The traffic.
 
     def drafting(self, drafts, acceptance, *, engine="0", requests=REQUESTS, k=3, first=None):

@@ -157,6 +157,7 @@ def _expected(name, firing, scraped_as):
         annotations = {
             "summary": rule.text(rule.summary, labels, firing.value),
             "description": rule.text(description, labels, firing.value),
+            **({"first": rule.first} if rule.first else {}),
             "runbook_url": f"{RUNBOOKS}/{name}.md",
             "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables}",
         }

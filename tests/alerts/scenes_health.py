@@ -7,9 +7,11 @@ from tests.alerts.scene import Scene, scenes
 from tests.alerts.scenes_judged import LOW, NOT_JUDGED
 from tests.alerts.vllm_pages import plan
 
-DOWN, NEVER_UP, UNSTABLE = "SpecDecodeVLLMDown", "SpecDecodeVLLMNeverUp", "SpecDecodeVLLMUnstable"
+NEVER_UP, UNSTABLE = "SpecDecodeVLLMNeverUp", "SpecDecodeVLLMUnstable"
 STALLED = "SpecDecodeEngineStalled"
 ABSENT, NO_SIDECAR = "SpecDecodeSidecarAbsent", "SpecDecodeNoSidecar"
+UNSCRAPED, RESTARTING = "SpecDecodeSidecarUnscraped", "SpecDecodeSidecarRestarting"
+SWITCH = "SpecDecodeDeadMansSwitch"
 UNREADABLE = "SpecDecodeVLLMUnreadable"
 PLUGIN, RULES = "SpecDecodePluginFailing", "SpecDecodeRulesFailing"
 GAP, KV_CACHE = "SpecDecodeLatencyGapWide", "SpecDecodeKVCachePressure"
@@ -90,72 +92,34 @@ def kv_cache():
 
 
 @scenes
-def vllm_down():
-    def pod(instance, up, down, **limits):
-        """Polls succeed for ``up`` minutes, and then fail for ``down``."""
-        return Pod(instance, **limits).drafting(5, 0.8).failing(lambda n: up <= n / 2 < up + down)
+def unread_from_the_start():
+    def pod(instance, fails, **limits):
+        return Pod(instance, **limits).drafting(5, 0.8).failing(lambda n: fails(n / 2))
 
     def unreadable(instance, up):
         """vLLM responds from then on, but with another page."""
         return Pod(instance).drafting(5, 0.8).failing(lambda n: n / 2 >= up, NoVllmMetrics("none"))
 
     for alert, name, at in (
-        (DOWN, "no page where there was one", (22, 25, 70)),
         (NEVER_UP, "no page at all", (30, 33, 70)),
         (UNREADABLE, "another page", (9, 35, 70)),
     ):
-        pods = [
-            pod("down", 20, 80).sidecar_fires(alert=DOWN),
-            pod("forgot", 20, 80)
-            .away(22, 23)
-            .sidecar_fires(alert=DOWN),  # the sidecar restarts after vLLM went down
-            pod("short", 20, 2.5),
-            pod("starting", 0, 90).sidecar_fires(alert=NEVER_UP, since=33),
-            pod("patient", 0, 60, startup_time=4000),
-            pod("slow", 0, 25),
-            pod("recent", 0, 90, start=45),
+        yield Scene(name, alert, at).with_pods(
+            pod("down", lambda minute: minute >= 20),
+            pod("starting", lambda _: True).sidecar_fires(alert=NEVER_UP, since=33),
+            pod("patient", lambda minute: minute < 60, startup_time=4000),
+            pod("slow", lambda minute: minute < 25),
+            pod("recent", lambda _: True, start=45),
             Pod("fine").drafting(5, 0.8),
             unreadable("none", 0).sidecar_fires(alert=UNREADABLE, since=35),
             unreadable("silenced", 20).sidecar_fires(alert=UNREADABLE, since=35),
-        ]
-        yield Scene(name, alert, at).with_pods(*pods)
+        )
 
     mended = Pod("mended").drafting(5, 0.8)
     mended.failing(lambda n: 20 <= n < 80, NoVllmMetrics("none"))
     yield Scene(
         "it ends five minutes after the page can be read", UNREADABLE, at=(9, 25, 43, 50)
     ).with_pods(mended.sidecar_fires(until=43))
-
-    def dying(instance, up, down, *phases):
-        """Polls succeed, then fail; then the sidecar is gone, too."""
-        made = pod(instance, up, down, minutes=up + down)
-        return made.plain("up", (up + down, 1), *phases)
-
-    twice_longer = Pod("twice-longer").drafting(5, 0.8).restarting(22.5, 27)
-    twice_longer.failing(lambda n: 40 <= n < 45 or 49 <= n < 54)
-    silenced = Pod("silenced", minutes=26).drafting(5, 0.8)
-    silenced.failing(lambda n: n >= 20, NoVllmMetrics("none"))
-    loop = Pod("loop").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2)
-    yield Scene(
-        "it outlasts the sidecar, and what keeps restarting is down",
-        DOWN,
-        at=(19, 24, 40, 100, 150),
-        needs_prometheus=True,
-    ).with_pods(
-        dying("both", 20, 6, (200, 0)).sidecar_fires(since=24),
-        dying("at-once", 20, 2, (200, 0)).sidecar_fires(since=40),
-        dying("removed", 20, 6).sidecar_fires(since=24, until=24),
-        dying("sidecar-only", 20, 0, (200, 0)),
-        loop.restarting(*range(21, 51, 2)).sidecar_fires(since=40, until=40),
-        Pod("overloaded").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 4 < 2),
-        Pod("twice").drafting(5, 0.8).failing(lambda n: n in {40, 41, 44, 45}).restarting(21, 23),
-        twice_longer.sidecar_fires(since=40, until=40),
-        Pod("every-third").drafting(5, 0.8).failing(lambda n: 40 <= n < 100 and n % 6 < 2),
-        pod("returns", 20, 13).sidecar_fires(since=24, until=40),
-        pod("new-sidecar", 24, 2).away(20, 24),  # of which a minute is known, not three
-        dying("never-up", 0, 20, (200, 0)),
-        silenced.plain("up", (26, 1), (200, 0)),
-    )
 
 
 @scenes
@@ -197,55 +161,6 @@ def engine_stalled():
         pod("returns", (20, 30))
         .sidecar_fires(0, since=24, until=24)
         .sidecar_fires(since=35, until=39),
-    )
-
-
-@scenes
-def dead_as_a_whole():
-    """Where more than the sidecar is down at an address, of a model that nobody else serves."""
-
-    def sidecar(instance, *phases, minutes=20):
-        made = Pod(instance, minutes=minutes, model=instance).drafting(5, 0.8)
-        return made.plain("up", (minutes, 1), *phases)
-
-    def idle(instance, *phases):
-        """One that has had no request for half of its life."""
-        made = sidecar(instance, *phases)
-        return made.drafting(plan((10, 5), (0, 0)), 0.8, requests=plan((10, 10), (0, 0)))
-
-    def beside(instance, *phases, port=8000):
-        """Another program at the same address."""
-        made = Pod(instance, minutes=0).plain("up", *phases)
-        made.own |= {"job": "another", "instance": f"{instance}:{port}"}
-        return made
-
-    shared = sidecar("shared", (80, 0)), Pod("other", model="shared", minutes=100).drafting(5, 0.8)
-    two = sidecar("two", (80, 0)), sidecar("two", (80, 0))
-    two[1].own |= {"instance": "two:9912"}
-    yield Scene(
-        "everything at its address is down, and no other pod has its model",
-        DOWN,
-        at=(21, 25, 90),
-        needs_prometheus=True,
-    ).with_pods(
-        sidecar("dead", (80, 0)).sidecar_fires(since=25),
-        beside("dead", (20, 1), (80, 0)),
-        sidecar("alone", (80, 0)),
-        sidecar("deleted", (1, 0)),  # its targets fail once or twice, and are then gone
-        beside("deleted", (20, 1), (1, 0)),
-        idle("switched-off", (80, 0)),
-        beside("switched-off", (20, 1), (80, 0)),
-        sidecar("machine-lives", (80, 0)),
-        beside("machine-lives", (20, 1), (80, 0)),
-        beside("machine-lives", (100, 1), port=9100),
-        *shared,
-        beside("shared", (20, 1), (80, 0)),
-        *two,
-        sidecar("brief", (2, 0), (78, 1)),
-        beside("brief", (20, 1), (2, 0), (78, 1)),
-        beside("no-sidecar", (20, 1), (80, 0)),
-        sidecar("removed"),
-        beside("removed", (20, 1), (80, 0)),
     )
 
 
@@ -386,8 +301,10 @@ def sidecar_absent():
         "specdec_links_info", (60, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS
     )
     nothing.own = {}
+    other = scraped("other", 0, (60, 0))
+    other.own["instance"] = "other:9100"
     yield Scene("no sidecar at all", NO_SIDECAR, at=(9, 12), fleet=[Firing({})]).with_pods(
-        nothing, scraped("other", 0, (60, 0))
+        nothing, other
     )
     yield Scene("scaled to zero", NO_SIDECAR, at=(29, 40), fleet=[Firing({})]).with_pods(
         nothing, scraped("scaled-down", 20, (20, 1))
@@ -395,6 +312,76 @@ def sidecar_absent():
     yield Scene("of one that died, one alert", NO_SIDECAR, at=(30, 40, 80)).with_pods(
         nothing, scraped("gone", 20, (20, 1), (90, 0))
     )
+
+
+@scenes
+def never_scraped():
+    """Targets that were down from the first scrape on, which nobody would miss."""
+
+    def target(instance, *phases, job="vllm", port=9911, namespace="prod"):
+        made = Pod(instance, minutes=0).plain("up", *phases)
+        made.own = {"namespace": namespace, "job": job, "instance": f"{instance}:{port}"}
+        return made
+
+    fine, other = scraped("fine", 90, (90, 1)), scraped("ported", 90, (90, 1))
+    other.own |= {"job": "ports", "instance": "ported:21405"}
+    told = [
+        Firing({"namespace": "prod", "job": "vllm"}, 2, since=14),
+        Firing({"namespace": "prod", "job": "ports"}, 1, since=14),
+        Firing({"namespace": "none", "job": "alone"}, 1, since=14),
+    ]
+    pods = (
+        fine,
+        other,
+        target("b", (90, 0)),
+        target("c", (90, 0)),
+        target("starts", (9, 0), (80, 1)),
+        target("same-port", (90, 0), job="ports", port=21405),
+        target("other-port", (90, 0), job="ports", port=8000),
+        target("up", (90, 1), job="alone", namespace="none"),
+        target("alone", (90, 0), job="alone", namespace="none"),
+        target("exporter", (90, 0), job="node", port=9100),
+        scraped("gone", 20, (20, 1), (70, 0)),
+    )
+    yield Scene("by job, and by port", UNSCRAPED, at=(9, 14, 60), fleet=told).with_pods(*pods)
+
+    links = Pod("links", minutes=0).plain(
+        "specdec_links_info", (90, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS
+    )
+    links.own = {}
+    late = target("late", (30, None), (14, 0), (20, 1))
+    ended = Firing({"namespace": "prod", "job": "vllm"}, 1, since=42, until=47)
+    yield Scene(
+        "after ten minutes, and for five after it", UNSCRAPED, at=(38, 42, 47, 51), fleet=[ended]
+    ).with_pods(links, late)
+    yield Scene("of targets that were never scraped, one alert", NO_SIDECAR, at=(14, 60)).with_pods(
+        links, target("b", (90, 0))
+    )
+
+
+@scenes
+def sidecar_restarting():
+    def pod(instance, *starts, **limits):
+        made = Pod(instance, **limits).drafting(5, 0.8)
+        made.gap = set(starts)
+        return made
+
+    yield Scene("three times within an hour", RESTARTING, at=(25, 45, 79, 110)).with_pods(
+        pod("three", 10, 20, 30).sidecar_fires(3, since=45, until=79),
+        pod("two", 10, 20),
+        pod("spread", 10, 55, 100),
+        pod("lenient", 10, 20, 30, restarts_per_hour=4),
+        Pod("fine").drafting(5, 0.8),
+    )
+
+
+@scenes
+def dead_mans_switch():
+    off = Pod("off").drafting(5, 0.8)
+    yield Scene("where it is on", SWITCH, at=(2, 30, 60), fleet=[Firing({}, since=30)]).with_pods(
+        off, Pod("on", start=10, dead_mans_switch=True).drafting(5, 0.8)
+    )
+    yield Scene("nowhere", SWITCH, at=(2, 30)).with_pods(Pod("off").drafting(5, 0.8))
 
 
 @scenes
@@ -478,7 +465,7 @@ def links():
                 "Acceptance rate 30% (threshold 50%).",
                 "Why (docs/why.md): too_many_tokens.",
                 f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
-                f"For the runbook, first: kubectl -n prod port-forward {POD} 9911",
+                f"For the runbook, first: kubectl -n prod port-forward {POD} 9911:9911",
             )
         low.fires(0.3, alert=LOW, severity="warning", context=context)
         del low.environment["SPECDEC_ALERTING__RUNBOOKS"]

@@ -58,7 +58,7 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
         await notified(LOW)
         page = await first(
             receivers.pages,
-            lambda page: "costs more than it saves" in str(page["payload"].get("summary")),
+            lambda page: "demo: low acceptance rate since" in str(page["payload"].get("summary")),
         )
         assert page["payload"]["severity"] == "critical"
         assert page["links"] == [{"href": f"{RUNBOOKS}/{LOW}.md", "text": "Runbook"}]

@@ -46,6 +46,12 @@ def without_vllm(pod, *spans):
     return pod.restarting(*(end for _, end in spans))
 
 
+def again_and_again(pod):
+    """Its sidecar restarts every ten minutes, and is away for one."""
+    pod.gap = set(range(20, pod.minutes, 10))
+    return target(pod, *[(1, 0 if minute in pod.gap else 1) for minute in range(pod.minutes)])
+
+
 def machine_of(pod):
     """The pod, and its machine's exporter, which dies with it."""
     exporter = Pod(pod.own["instance"], minutes=0).plain("up", (pod.minutes, 1), (80, 0))
@@ -211,7 +217,80 @@ def outages():
     yield Situation("a crash loop that loads for 4.5 minutes", (target(loads),), 120, DOWN, 30, 5)
 
 
-QUIET, OUTAGES = tuple(quiet()), tuple(outages())
+def no_outages():
+    """What looks like one."""
+    gains = Pod("a", minutes=100).bucket("0", 4, 0.78).bucket("1+", 1.5, after(30, 0.53, 0.48))
+    yield Situation("a pod that gains, of which one temperature sinks", (gains,), 100)
+
+    restarts = again_and_again(good("a", minutes=130))
+    yield Situation("a healthy pod whose sidecar restarts every ten minutes", (restarts,), 130)
+
+    rolls = [target(good(f"old{n}", minutes=130)) for n in range(3)]
+    broken = target(good("new", start=42, minutes=88)).failing(lambda _: True)
+    yield Situation("a rollout whose first new pod never starts", (*rolls, broken), 130)
+
+    old, new = target(good("old", minutes=40)), target(good("new", start=42, minutes=78))
+    new.failing(lambda n: n < 40)
+    yield Situation("the strategy Recreate, with a load of 20 minutes", (old, new), 120)
+
+    before = target(good("old", minutes=60, model="before"))
+    renamed = target(good("new", start=58, minutes=60, model="after"))
+    yield Situation("a model that is renamed", (before, renamed), 118)
+
+    blind = [target(good(f"p{n}", minutes=40), (40, 1), (60, 0)) for n in range(3)]
+    alive = []
+    for pod in blind:
+        direct = Pod(pod.own["instance"], minutes=0).plain("up", (100, 1))
+        direct.own |= {"job": "direct", "instance": pod.own["instance"].replace("9911", "8000")}
+        alive.append(direct)
+    yield Situation("a policy that blinds every sidecar", (*blind, *alive), 100)
+
+    in_turn = [
+        without_vllm(target(good(f"a{n}", minutes=90)), (30 + 7 * n, 36 + 7 * n)) for n in range(6)
+    ]
+    yield Situation("six pods that are restarted in turn", tuple(in_turn), 90)
+
+
+def outages_of_vllm():
+    """Of a model, and of what would say so."""
+    old = target(good("old", minutes=40))
+    new = target(good("new", start=42, minutes=88)).failing(lambda _: True)
+    yield Situation(
+        "the strategy Recreate, and the new vLLM never starts", (old, new), 130, DOWN, 40, 34
+    )
+
+    comes = target(good("a", minutes=130)).failing(lambda n: 60 <= n < 200 and n // 6 % 2 == 0)
+    yield Situation("vLLM is away three of every six minutes", (comes,), 130, DOWN, 30, 20)
+
+    often = target(good("a", minutes=130)).failing(lambda n: 60 <= n < 200 and n % 14 < 6)
+    yield Situation("vLLM is away three of every seven minutes", (often,), 130, DOWN, 30, 20)
+
+    whole = good("a", minutes=130).restarting(*range(33, 100, 6))
+    whole.gap = {minute for minute in range(30, 100) if minute // 3 % 2 == 0}
+    target(whole, (30, 1), *[(3, 0), (3, 1)] * 12, (30, 1))
+    yield Situation("a pod is away as a whole, three of six minutes", (whole,), 130, DOWN, 30, 20)
+
+    for name, acceptance, page in (("drop", 0.35, LOW), ("collapse", 0.01, COLLAPSED)):
+        pod = Pod("a", minutes=110).drafting(5, after(40, 0.8, acceptance))
+        yield Situation(
+            f"a {name} while the sidecar restarts every ten minutes",
+            (again_and_again(pod),),
+            110, page, 40, 20,
+        )  # fmt: skip
+
+    poisoned = [
+        without_vllm(target(good(f"a{n}", minutes=120)), (30 + 3 * n, 42 + 3 * n)) for n in range(8)
+    ]
+    yield Situation("a request that brings down pod after pod", tuple(poisoned), 120, DOWN, 30, 20)
+
+    models = [
+        without_vllm(target(good(f"m{n}", minutes=90, model=f"m{n}")), (30, 60)) for n in range(3)
+    ]
+    yield Situation("three models at once", tuple(models), 90, DOWN, 30, 5)
+
+
+QUIET = (*quiet(), *no_outages())
+OUTAGES = (*outages(), *outages_of_vllm())
 
 
 def shown(situation):

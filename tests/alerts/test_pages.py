@@ -83,7 +83,7 @@ def test_the_readme_shows_a_notification_as_it_is_sent():
         summary = summary.replace(template, value)
         description = description.replace(template, value)
 
-    assert f"[1] {summary}, namespace llm" in page
+    assert f"{summary} since 03:12 UTC, llm/vllm-7d9c4bf6c5-x2x9z. First: {critical.first}" in page
     assert " ".join(description.split()) in page
 
 
@@ -104,10 +104,12 @@ def amtool(*arguments):
     return subprocess.run(["amtool", *arguments], capture_output=True, text=True, check=False)
 
 
-def rendered(directory, status="firing", **labels):
+def rendered(directory, status="firing", annotations=None, **labels):
     """The title and the text of one notification of one alert, as lines."""
     group = {"alertname": "SpecDecodeAcceptanceLow", "namespace": "llm"}
-    annotations = {
+    annotations = annotations or {
+        "summary": "m: low acceptance rate",
+        "first": "specdec-sidecar report",
         "description": "It loses.",
         "context": "Acceptance 45%.",
         "runbook_url": "https://r.example/Low.md",
@@ -117,7 +119,6 @@ def rendered(directory, status="firing", **labels):
         "status": status,
         "groupLabels": group,
         "commonLabels": group | labels,
-        "commonAnnotations": {"summary": "m: speculative decoding costs more than it saves"},
         "alerts": [
             {"status": status, "labels": group | labels, "annotations": annotations} | times
         ],
@@ -143,8 +144,9 @@ def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_
         "model_name": "m",
     }
     title, text = rendered(tmp_path, **alert, severity="critical")
-    where = "cluster eu, namespace llm, pod vllm-7d9c4b-x2x9z"
-    assert title == f"[1] m: speculative decoding costs more than it saves, {where}"
+    where = "eu/llm/vllm-7d9c4b-x2x9z"
+    first = "First: specdec-sidecar report"
+    assert title == f"m: low acceptance rate since 02:12 UTC, {where}. {first}"
     assert text == [
         "It loses.",
         "Acceptance 45%.",
@@ -160,8 +162,69 @@ def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_
 @pytest.mark.servers
 def test_a_resolved_notification_says_how_long_it_fired(tmp_path):
     title, text = rendered(tmp_path, status="resolved")
-    assert title == "[resolved] m: speculative decoding costs more than it saves, namespace llm"
+    assert title == "[resolved] m: low acceptance rate since 02:12 UTC, llm"
     assert text[2] == "Fired from 2026-11-21 02:12 UTC to 2026-11-21 02:40 UTC"
+
+
+PAGING = [alert for alert in ALERTS if alert.labels["severity"] == "critical"]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("alert", PAGING, ids=lambda alert: alert.name)
+def test_a_page_says_what_where_since_when_and_what_to_do_in_120_characters(alert, tmp_path):
+    """What a phone at night shows; that is PagerDuty's summary, Slack's title, e-mail's subject."""
+    labels = {"alertname": alert.name, **alert.labels, "cluster": "eu", "namespace": "llm"}
+    if "$labels.instance" in alert.description:
+        labels |= {"pod": "vllm-7d9c4bf6c5-x2x9z", "instance": "10.4.7.21:9911"}
+    labels["model_name"] = "Qwen/Qwen3-32B"
+    annotations = {
+        "summary": alert.text(alert.summary, labels, 0.4),
+        "description": alert.text(alert.description, labels, 0.4),
+        "first": alert.first,
+    }
+    title, text = rendered(tmp_path, annotations=annotations, **labels)
+
+    assert "since 02:12 UTC, eu/llm" in title
+    assert title.endswith(f". First: {alert.first}")
+    assert len(title) <= 120, len(title)
+    assert text[0] == annotations["description"]
+
+
+def test_each_receiver_of_pages_shows_the_same_line():
+    """PagerDuty, Slack and e-mail, by the shipped configuration."""
+    receivers = {receiver["name"]: receiver for receiver in configuration()["receivers"]}
+    (pagerduty,) = receivers["pagerduty"]["pagerduty_configs"]
+    (slack,) = receivers["slack"]["slack_configs"]
+    (email,) = receivers["email"]["email_configs"]
+    shown = pagerduty["description"], slack["title"], email["headers"]["Subject"]
+    told = pagerduty["details"]["alerts"], slack["text"], email["text"]
+
+    assert set(shown) == {'{{ template "specdec.title" . }}'}
+    assert set(told) == {'{{ template "specdec.text" . }}'}
+
+
+@pytest.mark.servers
+def test_an_outage_of_several_models_is_one_group_and_what_speculation_costs_is_not():
+    """By namespace; amtool names the receiver, the route's own list the group."""
+    assert "model_name" not in configuration()["route"]["group_by"]
+    routes = configuration()["route"]["routes"]
+    (outage,) = [route for route in routes if 'scope="outage"' in route["matchers"]]
+    assert "group_by" not in outage
+    assert outage["receiver"] == "pagerduty"
+    others = [
+        route
+        for route in routes
+        if route is not outage and route["receiver"] in {"pagerduty", "slack"}
+    ]
+    assert others
+    assert all("model_name" in route["group_by"] for route in others)
+
+
+@pytest.mark.servers
+def test_the_dead_mans_switch_reaches_its_own_receiver_only():
+    labels = ["alertname=SpecDecodeDeadMansSwitch", "severity=info", "scope=switch"]
+    done = amtool("config", "routes", "test", f"--config.file={CONFIG}", *labels)
+    assert done.stdout.strip() == "dead-mans-switch"
 
 
 @pytest.mark.servers
@@ -181,7 +244,7 @@ def _labels(alert):
 def inhibited_by(source):
     """The scopes of the alerts that one with the labels ``source`` inhibits."""
     rules = configuration()["inhibit_rules"]
-    alert, *_ = [alert for alert in ALERTS if source.items() <= alert.labels.items()]
+    alert, *_ = [alert for alert in ALERTS if source.items() <= _labels(alert).items()]
     targets = [
         rule["target_matchers"]
         for rule in rules
@@ -195,15 +258,25 @@ def inhibited_by(source):
 
 
 SCOPES = {alert.labels["scope"] for alert in ALERTS}
-OTHER_MATTERS = {"sidecar", "vllm", "restarts", "own", "fleet"}
+OTHER_MATTERS = {"sidecar", "vllm", "outage", "restarts", "own", "fleet", "switch"}
 
 
 @pytest.mark.parametrize(
     ("source", "explained"),
     [
-        ({"scope": "sidecar"}, SCOPES - {"sidecar", "vllm"}),
+        (
+            {"alertname": "SpecDecodeSidecarAbsent"},
+            SCOPES - {"sidecar", "vllm", "outage", "switch"},
+        ),
+        ({"alertname": "SpecDecodeSidecarUnscraped"}, set()),
+        ({"scope": "outage", "severity": "critical"}, {"vllm"}),
+        ({"scope": "outage", "severity": "warning"}, set()),
         ({"scope": "vllm", "severity": "critical"}, SCOPES - OTHER_MATTERS | {"sidecar"}),
-        ({"scope": "vllm", "severity": "warning"}, SCOPES - OTHER_MATTERS),
+        (
+            {"alertname": "SpecDecodeVLLMDown", "severity": "warning"},
+            SCOPES - OTHER_MATTERS | {"sidecar"},
+        ),
+        ({"alertname": "SpecDecodeVLLMNeverUp"}, SCOPES - OTHER_MATTERS),
         ({"scope": "fault"}, SCOPES - OTHER_MATTERS - {"fault", "load", "polls", "plugin"}),
         ({"scope": "model", "severity": "info"}, {"temperature", "requests"}),
         ({"scope": "model", "severity": "critical"}, {"temperature", "requests", "change"}),

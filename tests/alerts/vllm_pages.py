@@ -12,11 +12,11 @@ from sidecar.requests.messages import (
     HelloState,
     ReportEnd,
     ReportPart,
-    Row,
     Speculation,
 )
-from sidecar.requests.tables import Table
+from sidecar.requests.tables import CellKey
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
+from tests.cells import DEPTH, NOTHING, added, numbers
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
 STEPS = "iteration_tokens_total"  # a histogram despite its name
@@ -204,6 +204,8 @@ class Vllm:
         """Another process: everything begins at 0."""
         self.lives += 1
         self.reported = Counter()  # of finished requests
+        self.told = {}  # totals that the plug-in has told, by temperature
+        self.cells = {}  # the numbers that have these
         self.endings = {}  # tallies of these by how they end
         for part in (*self.engines.values(), *self.temperatures.values()):
             part.counts.clear()
@@ -252,8 +254,9 @@ class Vllm:
             for label, temperature in self.temperatures.items()
         }
         alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
-        rows = {key: _tally(counts) for key, counts in (split or {0: alone}).items()}
-        total = sum(rows.values(), NO_REQUESTS)
+        for key, counts in (split or {0: alone}).items():
+            self._tell(key, counts)
+        total = sum((Tally(**told) for told in self.told.values()), NO_REQUESTS)
         finished = []
         for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
             count = round(self.engine().requests(minute) * seconds / 60)
@@ -265,26 +268,33 @@ class Vllm:
         for request in reported if self.looping else ():
             known = self.endings.get(request.ending, NO_REQUESTS)
             self.endings[request.ending] = known + _ended(request)
-        by_prompt, end = (
-            _rows({8: total}),
-            ReportEnd(
-                total=total,
-                lost=0,
-                generation_tokens=round(self.engine().counts["tokens"]),
-            ),
+        end = ReportEnd(
+            at=at,
+            steps=round(self.engine().counts["engine_steps"]),
+            generation_tokens=round(self.engine().counts["tokens"]),
+            running=0,
+            waiting=0,
+            lost=0,
+            endings=dict(self.endings),
         )
-        sink(
-            connection,
-            ReportPart(
-                tables={
-                    Table.TEMPERATURE: _rows(rows),
-                    Table.PROMPT_TOKENS: by_prompt,
-                    Table.ENDING: _rows(self.endings),
-                },
-                finished=reported,
-                end=end,
-            ),
+        cells = tuple((CellKey(key, 0, 8, None), cell) for key, cell in self.cells.items())
+        sink(connection, ReportPart(cells=cells, finished=reported, end=end))
+
+    def _tell(self, key, counts):
+        """Adds what has been counted since the last report to a temperature's cell.
+
+        The totals are rounded, and consistent nevertheless.
+        """
+        told = self.told.setdefault(key, dict.fromkeys(("stopped", *COUNTS), 0))
+        stopped, drafts, draft_tokens, accepted = (
+            max(round(counts["requests" if name == "stopped" else name]) - told[name], 0)
+            for name in told
         )
+        draft_tokens = min(draft_tokens, DEPTH * drafts)
+        grown = (stopped, drafts, draft_tokens, min(accepted, draft_tokens))
+        self.cells[key] = added(self.cells.get(key, NOTHING), numbers(*grown))
+        for name, number in zip(told, grown, strict=True):
+            told[name] += number
 
     def _ends(self, minute, count):
         """How ``count`` requests end; None where the plug-in does not tell."""
@@ -312,19 +322,6 @@ class Vllm:
             reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
             speculation=self.speculation or Speculation(method="eagle3", num_speculative_tokens=3),
         )  # fmt: skip
-
-
-def _rows(tallies):
-    return tuple(Row(key=key, since=0.0, counts=tally) for key, tally in tallies.items())
-
-
-def _tally(counts):
-    names = ("requests", *COUNTS)
-    requests, drafts, draft_tokens, accepted = (round(counts[name]) for name in names)
-    return Tally(
-        stopped=requests, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted,
-        drafted_at=(draft_tokens,), accepted_at=(accepted,),
-    )  # fmt: skip
 
 
 def _ended(request):

@@ -1,7 +1,6 @@
 """Shorthand for a vLLM's polls, and for what the plug-in in it sends."""
 
 import math
-from dataclasses import replace
 
 from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.speed.speedup import Speedup
@@ -16,20 +15,17 @@ from sidecar.requests.messages import (
     HelloState,
     ReportEnd,
     ReportPart,
-    Row,
     Speculation,
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import GROUPED, Table
+from sidecar.requests.tables import Bit, CellKey, Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from sidecar.settings import Settings
 
-# The usual key of each table in which all requests are.
-USUAL = {by: declared.labels[0] for by, declared in GROUPED.items() if declared.labels}
-USUAL |= {Table.PROMPT_TOKENS: 0, Table.ADAPTER: ""}
-del USUAL[Table.ENDING]
+BITS = {"structured": Bit.STRUCTURED, "filtered": Bit.FILTERED, "penalties": Bit.PENALTIES}
 EAGLE = Speculation("eagle", 3)
+OWN = "own"  # the id of the server whose page is polled
 
 
 def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None, **more):
@@ -84,19 +80,25 @@ def faster(ratio, error=0.0):
     )
 
 
-def page(*engines, start=1.0, malformed=0):
-    return PageSnapshot(engines, start, malformed)
+def page(*engines, start=1.0, malformed=0, servers=()):
+    return PageSnapshot(engines, start, malformed, servers=frozenset(servers))
 
 
 class Server:
-    """A vLLM's state, polled every second from ``at`` on."""
+    """A vLLM's state, polled every second from ``at`` on.
 
-    def __init__(self, at=1000.0, **settings):
+    Its page has the id ``server``; without one, nothing tells whose a plug-in is but its growth.
+    """
+
+    def __init__(self, at=1000.0, *, server=OWN, **settings):
         self.sink = self.state = State(Settings(**settings), listening_since=at)
         self.at = at
+        self.server = server
 
     def poll(self, *engines, seconds=1.0, **options):
         self.at += seconds
+        if self.server is not None:
+            options = {"servers": {self.server}} | options
         self.sink.scraped(self.at, 0.005, 1.0, page(*engines, **options))
         return self.report()
 
@@ -129,19 +131,23 @@ class Server:
 class PluginEnd:
     """One engine's plug-in, as ``server`` hears it: counts that grow, sent with ``tick``."""
 
-    def __init__(self, server, connection=1, *, start=None, started=None, engine=0, **hello):
+    def __init__(
+        self, server, connection=1, *, start=None, started=None, engine=0, of=OWN, **hello
+    ):
+        """``of`` is the id of the vLLM server that it is in; None: it says none."""
         self.server, self.connection, self.engine = server, connection, engine
         self.start = start or str(connection)
         self.started = server.at if started is None else started
-        self.total, self.rows, self.since = NO_REQUESTS, {}, {}
-        self.generated = None  # tokens; None: it does not say
-        self.heartbeat = None  # engine steps; likewise
+        self.total, self.cells, self.endings = NO_REQUESTS, {}, {}
+        self.generated = 0  # tokens
+        self.heartbeat = 0  # engine steps
+        self.of = server.server if of is OWN else of
         self.hello(**hello)
 
     def hello(self, *, model="m", speculation=EAGLE, **more):
         life = {"model": model, "engine": self.engine, "start": self.start, "started": self.started}
         versions = {"plugin": "0.1.0", "vllm": "0.32.0"}
-        said = {"state": HelloState.OBSERVING, "speculation": speculation} | more
+        said = {"state": HelloState.OBSERVING, "speculation": speculation, "server": self.of} | more
         self.send(Hello(**versions, **life, **said))
 
     def serve(
@@ -157,71 +163,56 @@ class PluginEnd:
     ):
         """Counts requests, each draft of 3 tokens, of which by default 2 are accepted.
 
-        A table that is not named has one row.
+        They have the usual keys but for that of the ``table``.
         """
         accepted = 2 * drafts if accepted is None else accepted
-        tally = Tally(
+        self.total += Tally(
             **{outcome: requests},
             drafts=drafts,
             draft_tokens=3 * drafts,
             accepted_tokens=accepted,
         )
-        positions = {
-            "drafted_at": (drafts,) * 3,
-            "accepted_at": (drafts, max(accepted - drafts, 0), 0),
-        }
-        split = replace(tally, **positions) if accepted >= drafts else tally
-        self._add(Table.TEMPERATURE, temperature, split)
-
-        for by, usual in USUAL.items():
-            self._add(by, key if by == table else usual, tally)
-        self.total += tally
+        ended = [requests if one is outcome else 0 for one in Outcome]
+        grown = [*ended, 0, 0, 0, drafts, *_by_accepted(drafts, accepted)]
+        cell = _cell(temperature, table, key)
+        before = self.cells.get(cell, (0,) * len(grown))
+        self.cells[cell] = tuple(map(sum, zip(before, grown, strict=True)))
         return self
 
     def generate(self, tokens, temperature=0):
         """Serves a request that drafts nothing."""
-        self.generated = (self.generated or 0) + tokens
+        self.generated += tokens
         return self.serve(temperature, drafts=0)
-
-    def _add(self, table, key, tally):
-        self.rows[table, key] = self.rows.get((table, key), NO_REQUESTS) + tally
-        self.since.setdefault((table, key), self.server.at + len(self.since) / 1000)
 
     def tick(self, *, lost=0, steps=(), only=None, finished=()):
         """Sends a whole report.
 
         ``only`` sends this temperature alone, since the others have not changed.
         """
-        sent = [
-            (by, key)
-            for by, key in self.rows
-            if only is None or by is not Table.TEMPERATURE or key == only
-        ]
-        tables = {
-            table: tuple(self._row(table, key) for by, key in sent if by is table)
-            for table in Table
-        }
+        cells = tuple(
+            (cell, numbers)
+            for cell, numbers in self.cells.items()
+            if only is None or cell.temperature == only
+        )
         reported = tuple(
-            Row(key=StepKey(key), since=0.0, counts=StepTally(**counts)) for key, counts in steps
+            (StepKey(decodes, 0, is_mixed=False), StepTally(**counts)) for decodes, counts in steps
         )
         end = ReportEnd(
-            total=self.total,
             lost=lost,
             generation_tokens=self.generated,
             steps=self.heartbeat,
+            running=0,
+            waiting=0,
             at=self.server.at,
+            endings=dict(self.endings),
         )
-        self.send(ReportPart(tables=tables, steps=reported, finished=finished, end=end))
+        self.send(ReportPart(cells=cells, steps=reported, finished=finished, end=end))
         return self
-
-    def _row(self, table, key):
-        return Row(key=key, since=self.since[table, key], counts=self.rows[table, key])
 
     def finish(self, temperature=0, *, table=None, key=None, **changes):
         """Serves a request to its end, and reports it."""
         request = finished(temperature, self.server.at, **changes)
-        if self.generated is not None:
-            self.generated += request.output_tokens
+        self.generated += request.output_tokens
         self.serve(
             temperature,
             drafts=request.drafts,
@@ -242,7 +233,8 @@ class PluginEnd:
             "draft_tokens": request.draft_tokens,
             "accepted_tokens": request.accepted_tokens,
         }
-        self._add(Table.ENDING, request.ending, Tally(**counts))
+        before = self.endings.get(request.ending, NO_REQUESTS)
+        self.endings[request.ending] = before + Tally(**counts)
 
     def send(self, message):
         self.server.state.plugin.receive(self.connection, message)
@@ -255,6 +247,23 @@ class PluginEnd:
 
     def close(self):
         self.send(None)
+
+
+def _cell(temperature, table=None, key=None):
+    return CellKey(
+        temperature=None if temperature == "other" else temperature,
+        bits=BITS.get(key, 0),
+        prompt=key if table == Table.PROMPT_TOKENS else 0,
+        adapter=key or None if table == Table.ADAPTER else None,
+    )
+
+
+def _by_accepted(drafts, accepted):
+    """Drafts of 3 tokens by how many of these were accepted; earlier positions first."""
+    at = []
+    for _ in range(3):
+        at.append(min(drafts, accepted - sum(at)))
+    return drafts - at[0], at[0] - at[1], at[1] - at[2], at[2] + accepted - sum(at)
 
 
 class Pod(Server):

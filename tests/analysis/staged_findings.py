@@ -188,6 +188,7 @@ WITHOUT_DRAFTS = finished(
 )
 STRUCTURED_WITHOUT_DRAFTS = group("output", "structured", without_drafts=True)
 DROPS_A_BLOCK = Configuration(drops_cache_block=True)
+PREEMPTING = CacheWindow(40, 4000, 4000, 4000, 2000, 2)
 WAITING = {Gauge.WAITING_FOR_CAPACITY: 3.0}
 
 # The sentences of each kind of finding are tested with the first one here.
@@ -218,6 +219,13 @@ STAGED = [
         pod(engines=(engine(speculation=GREEDY), LOW_ENGINE), groups=low("adapter", "legal")),
     ),
     Staged("mismatch", pod(collapsed=True, rate=0.01, advice=MANY), traffic(0.01, 0.01)),
+    Staged(
+        "synthetic_acceptance",
+        pod(
+            speculation=replace(GREEDY, rejection_sample_method="synthetic"), advice=MORE, rate=0.9
+        ),
+        traffic(),
+    ),
     Staged("not_speculating", undrafted()),
     Staged("looping", ending("loop", 0.38, 0.02)),
     Staged("empty_replies", ending("empty", 0.38, 0.02)),

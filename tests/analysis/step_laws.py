@@ -23,13 +23,13 @@ from sidecar.requests.messages import (
     HelloState,
     ReportEnd,
     ReportPart,
-    Row,
     StepKey,
     StepTally,
 )
-from sidecar.requests.tally import Tally
+from sidecar.requests.tables import CellKey
 from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
+from tests.cells import NOTHING, added, numbers
 
 MODEL = "m"
 REQUESTS = 120  # so many give a time per token to within a percent
@@ -79,6 +79,9 @@ class SimulatedServer:
         self.finished = 0
         self.noise, self.speed = noise, 1.0
         self.counted = defaultdict(StepTally)  # as the plug-in counts steps
+        self.cell = NOTHING  # as it counts drafts
+        self.generated = 0
+        self.steps = 0
         self.sampled = 0.0  # mean context, as it samples it once a report; 0: not yet
 
     def snapshot(self):
@@ -121,9 +124,20 @@ class SimulatedServer:
     def report(self):
         """What the plug-in would send. It samples contexts at the next step with any."""
         self.sampled = 0.0
-        rows = tuple(Row(key=key, since=0.0, counts=tally) for key, tally in self.counted.items())
-        total = Tally()
-        return ReportPart(steps=rows, end=ReportEnd(total=total, lost=0, at=self.at))
+        end = ReportEnd(
+            at=self.at,
+            steps=self.steps,
+            generation_tokens=self.generated,
+            running=0,
+            waiting=0,
+            lost=0,
+            endings={},
+        )
+        return ReportPart(
+            cells=((CellKey(0, 0, 0, None), self.cell),),
+            steps=tuple(self.counted.items()),
+            end=end,
+        )
 
     def hello(self):
         """How the plug-in would introduce itself."""
@@ -157,12 +171,19 @@ class SimulatedServer:
             self._send(cell)
 
     def _count(self, work, seconds, report):
+        self.steps += 1
+        self.generated += report.generation_tokens
+        if (drafted := report.speculation) is not None:
+            grown = (drafted.num_drafts, drafted.num_draft_tokens, drafted.num_accepted_tokens)
+            self.cell = added(self.cell, numbers(0, *grown))
         if not work.decodes:
             return
         self.sampled = self.sampled or work.context_tokens / work.decodes
         context = max(self.sampled, 1.0)
         exponent = max((round(context) - 1).bit_length() + 1, 0) // 2
-        key = StepKey((work.decodes - 1).bit_length(), exponent, work.prefill_tokens > 64)
+        power = 2 ** (work.decodes - 1).bit_length()
+        decodes = work.decodes if work.decodes <= 16 else power
+        key = StepKey(decodes, exponent, work.prefill_tokens > 64)
         first = len(report.first_token_seconds)
         self.counted[key] += StepTally(
             steps=1,

@@ -1,5 +1,6 @@
 """How many tokens to draft: by time on published measurements, by acceptance, and by load."""
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -209,6 +210,33 @@ def test_a_schedule_has_an_entry_for_each_stretch_of_loads():
     """
     loads = {1: CHEAP, 2: load(0.013), 8: load(0.026, 0.012), 16: load(0.060, 0.015)}
     assert schedule([0.7, 0.5, 0.35], loads) == [(1, 2, 3), (3, 8, 2), (9, 16, 0)]
+
+
+@pytest.mark.parametrize(
+    ("running", "entries"),
+    [
+        (None, [(1, 2, 3), (3, 8, 2), (9, 16, 0)]),
+        (2.0, [(1, 2, 3), (3, 8, 2), (9, 16, 0)]),  # far below
+        (5.0, [(1, 2, 3), (3, 8, 2), (9, 10, 1), (11, 16, 0)]),
+        (8.5, [(1, 2, 3), (3, 8, 2), (9, 16, 1)]),
+        (40.0, [(1, 2, 3), (3, 8, 2), (9, 16, 0)]),  # far above
+    ],
+)
+def test_a_schedule_does_not_end_drafting_at_the_usual_load(running, entries):
+    """There vLLM would draft at one step and not at the next (vLLM issue 49548)."""
+    loads = {1: CHEAP, 2: load(0.013), 8: load(0.026, 0.012), 16: load(0.060, 0.015)}
+    scheduled = Speculation("eagle3", 3, per_batch_size=True)
+    given = replace(
+        evidence(0.5, speculation=scheduled, costs=CHEAP),
+        costs_by_load=loads,
+        running=running,
+    )
+    accepted = replace(
+        given.window,
+        accepted_per_position=(700.0, 500.0, 350.0),
+        drafted_per_position=(1000.0, 1000.0, 1000.0),
+    )
+    assert advise(given, accepted, Thresholds(), wanted=None).schedule == tuple(entries)
 
 
 def test_one_number_for_all_loads_needs_no_schedule():

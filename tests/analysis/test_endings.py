@@ -10,7 +10,6 @@ from sidecar.analysis.endings import Endings, Reference, compare
 from sidecar.analysis.evidence import Loops
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import Speculation
-from sidecar.requests.tables import Table
 from sidecar.requests.tally import Outcome
 from sidecar.settings.baselines import PlainEndings
 from tests.analysis.analysis_tools import PluginEnd, Pod, snap
@@ -20,16 +19,9 @@ from tests.requests.test_endings import json_list, table, tokens_of, tool_call
 UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "output_tokens": 1}
 
 
-def telling(**settings):
-    """A pod whose plug-in tells how outputs end."""
-    pod = Pod(**settings)
-    pod.plugin.hello(tables=frozenset(Table))
-    return pod
-
-
 @pytest.fixture
 def pod():
-    return telling()
+    return Pod()
 
 
 def test_endings_are_counted_by_temperature_and_begin_at_0(pod):
@@ -42,16 +34,6 @@ def test_endings_are_counted_by_temperature_and_begin_at_0(pod):
     assert pod.temperature("0").endings == {"normal": 0, "loop": 1, "empty": 0}
     assert pod.temperature("0.7-1").endings == {"normal": 1, "loop": 0, "empty": 1}
     assert pod.temperature("0.3-0.5").endings == {"normal": 0, "loop": 0, "empty": 0}
-
-
-def test_a_plugin_that_cannot_tell_how_outputs_end_has_no_endings():
-    """Absent, not 0."""
-    pod = Pod()
-    pod.plugin.finish(0)
-    pod.poll(pod.plugin.counted())
-
-    assert pod.temperature("0").endings is None
-    assert "ending" not in {group.by for group in pod.model().groups}
 
 
 def test_the_draft_tokens_of_loops_are_known_as_a_group_of_finished_requests(pod):
@@ -122,7 +104,7 @@ def test_loops_at_temperature_0_do_not_flatter_what_another_way_of_drafting_may_
     """They are easy to draft, so the rate at T 0 that is promised is that of other text."""
     pod = Pod()
     greedy = Speculation("draft_model", 3, draft_sample_method="greedy")
-    pod.plugin.hello(speculation=greedy, tables=frozenset(Table))
+    pod.plugin.hello(speculation=greedy)
     finish(pod, *["loop"] * 40, accepted=30)
     finish(pod, *["normal"] * 40, accepted=18)
     finish(pod, *["normal"] * 40, accepted=6, temperature=100)
@@ -262,7 +244,7 @@ def test_a_pod_that_is_broken_from_its_start_says_so_for_as_long_as_it_lasts(pod
 
 def test_a_pod_whose_every_reply_is_empty_says_so_although_it_drafts_nothing():
     """The first token comes from the prompt, and an empty reply has no other one."""
-    pod = telling()
+    pod = Pod()
     pod.plugin.generated = 0
     for _ in range(30):
         pod.plugin.finish(0, ending="empty", **UNDRAFTED)
@@ -336,7 +318,7 @@ def baseline(loops, requests=200, temperature=0.0):
     ],
 )
 def test_a_baseline_says_what_is_usual_from_the_start(measured, expected):
-    pod = telling(**measured)
+    pod = Pod(**measured)
     minutes(pod, 5, loops=5)
 
     assert found(pod) == expected
@@ -344,13 +326,14 @@ def test_a_baseline_says_what_is_usual_from_the_start(measured, expected):
 
 def test_a_vllm_that_restarts_with_another_draft_is_compared_with_its_past():
     """That is when output breaks."""
-    pod = telling()
+    pod = Pod()
     minutes(pod, 20)
     pod.plugin.close()
     other = Speculation("eagle3", 5)
+    pod.server = "next"
     pod.plugin = PluginEnd(pod, 2, start="again")
-    pod.plugin.hello(speculation=other, tables=frozenset(Table))
-    pod.poll(snap(drafts=0), start=pod.at)
+    pod.plugin.hello(speculation=other)
+    pod.poll(snap(drafts=0))
     minutes(pod, 5, loops=8)
 
     (engine,) = pod.model().engines

@@ -31,8 +31,10 @@ from tests.analysis.staged_findings import (
     MANY,
     MORE,
     MTP,
+    PREEMPTING,
     PROBABILISTIC,
     STAGED,
+    WAITING,
     WITHOUT_DRAFTS,
     by_load,
     cached,
@@ -290,7 +292,6 @@ SAMPLED = {
     "a class of one's own": {"method": "custom_class"},
     "adaptive verification": {"adaptive_verification": True},
     "block verification": {"rejection_sample_method": "block"},
-    "a synthetic sampler": {"rejection_sample_method": "synthetic"},
     "local argmax": {"local_argmax": True},
     "a heterogeneous vocabulary": {"heterogeneous_vocab": True},
 }
@@ -321,6 +322,12 @@ HEALTHY = {
     "an idle pod": undrafted(0.0),
     "a class of one's own may draft nothing": undrafted(method="custom_class"),
     "the number of draft tokens fits": pod(advice=Advice()),
+    "requests wait for room, which more draft tokens would take": pod(
+        advice=MORE, rate=0.9, engines=(engine(speculation=GREEDY, gauges=WAITING),)
+    ),
+    "requests are preempted": pod(
+        advice=MORE, rate=0.9, engines=(engine(speculation=GREEDY, cache=PREEMPTING),)
+    ),
     "K = 0 by the schedule": undrafted(schedule=((1, 64, 0),), per_batch_size=True),
     "n-gram finds nothing to draft": undrafted(method="ngram"),
     "a block is a small part of a long prompt": cached(LONG),

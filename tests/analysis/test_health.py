@@ -82,12 +82,32 @@ def test_an_engine_that_need_not_move_or_does_is_healthy(state):
     assert not Polls()(7200, **state).ailing
 
 
-def test_an_engine_is_unknown_until_two_polls_have_compared_it():
+def test_an_engine_is_unknown_until_something_has_moved():
     """One look tells nothing of what moves."""
     polls = Polls()
 
-    assert not polls(1).ailments
-    assert polls(1).ailments == {(*KEY, Ailment.STALLED): False}
+    assert not polls(2).ailments
+    assert polls(1, moves=True).ailments == {(*KEY, Ailment.STALLED): False}
+
+
+@pytest.mark.parametrize("state", [{"running": 0}, {"is_awake": False}])
+def test_whether_an_engine_without_work_hangs_is_unknown(state):
+    """Its page looks the same: one hung for 17 hours with no request running, and was called well.
+
+    A probe asks for a restart only where it is known to hang.
+    """
+    polls = Polls(stalled_after=120)
+    polls(10, moves=True)
+    assert polls.report.ailments == {(*KEY, Ailment.STALLED): False}
+
+    assert not polls(121, **state).ailments
+    assert not polls.report.asks_for_restart
+    assert polls(1, moves=True).ailments == {(*KEY, Ailment.STALLED): False}
+
+
+def test_short_requests_between_two_polls_show_that_an_idle_looking_engine_works():
+    polls = Polls(stalled_after=120)
+    assert polls(300, moves=True, running=0).ailments == {(*KEY, Ailment.STALLED): False}
 
 
 def test_a_page_of_several_processes_says_nothing_of_a_stall():

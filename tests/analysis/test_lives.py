@@ -7,19 +7,18 @@ import pickle
 
 import pytest
 
-from sidecar.analysis.split.life import Life
+from sidecar.analysis.split.life import MOST_CELLS
 from sidecar.analysis.split.lives import MOST_WAITING_BYTES
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.analysis.split.trust import Trust
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.restarts import WAITED
-from sidecar.requests.messages import Hello, HelloState, ReportEnd, ReportPart, Row, Unreadable
+from sidecar.requests.messages import HelloState, ReportPart, Unreadable
 from sidecar.requests.tables import Table
-from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
+from sidecar.requests.tally import NO_REQUESTS, Outcome
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
 
 LABELS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
-SEVERAL_CLAIM = NoSplit(NoSplitReason.SEVERAL_CLAIM, "0")
+SEVERAL = NoSplit(NoSplitReason.SEVERAL_SENDERS, "0")
 HALF = NoSplit(NoSplitReason.COUNTS_OTHERWISE, "0", ratio=pytest.approx(0.5, abs=0.05))
 
 
@@ -120,26 +119,6 @@ def test_totals_start_again_at_0_when_vllm_does_and_windows_go_on(server):
     assert server.temperature("0").window.drafts == 106
 
 
-def test_an_engine_that_outlives_its_vllm_does_not_count_in_the_next_one(server):
-    """Its API server died and started again with an engine of its own.
-
-    The old engine never left the socket.
-    """
-    old = PluginEnd(server).serve(drafts=100)
-    confirm(server, old)
-    new = PluginEnd(server, 2).serve(drafts=3)
-    confirm(server, new, start=2.0)
-    for hello_again in (False, True):
-        if hello_again:
-            old.hello()
-        old.serve(drafts=50).finish()
-        confirm(server, new.serve(drafts=4), start=2.0)
-        assert drafts(server) == new.total.drafts
-    assert server.temperature("0").window.drafts == 100 + new.total.drafts
-    assert server.report().plugin.dropped["other_engine"] > 0
-    assert len(server.report().plugin.engines) == 1
-
-
 @pytest.mark.parametrize("process", [1.0, None])
 def test_the_drafts_of_an_engine_that_leaves_or_restarts_alone_stay_in_the_sum(server, process):
     """With ``process``, vLLM's counter of the engine goes on, too.
@@ -178,7 +157,7 @@ def test_after_a_restart_of_the_sidecar_the_split_appears_whole(server):
     assert withheld(server) == NoSplit(NoSplitReason.NOT_REPORTED, "1")
     second = PluginEnd(server, 2, started=10.0, engine=1).serve(drafts=70)
     server.poll(first.counted(), second.counted())
-    assert withheld(server) == NoSplit(NoSplitReason.NOT_COMPARED, "1")
+    assert withheld(server) == NoSplit(NoSplitReason.FIRST_REPORT, "1")
     plugin = confirm(server, first, second).plugin
     assert (plugin.observed, plugin.expected, drafts(server)) == (2, 2, 570)
     engines = server.engines().values()
@@ -190,46 +169,11 @@ def test_a_report_counts_once_it_is_whole(server):
     """Parts without the end of their report change nothing."""
     plugin = PluginEnd(server).serve(drafts=3)
     confirm(server, plugin)
-    plugin.send(
-        ReportPart(
-            tables={
-                Table.TEMPERATURE: (Row(key=0, since=0.0, counts=Tally(drafts=9, draft_tokens=27)),)
-            }
-        )
-    )
+    plugin.send(ReportPart(cells=tuple(PluginEnd(server, 9, of="another").serve().cells.items())))
     server.poll(plugin.counted())
     assert drafts(server) == 3
     confirm(server, plugin.serve(drafts=6))
     assert drafts(server) == 9
-
-
-def test_finished_requests_wait_until_vllm_s_counters_confirm_their_report(server):
-    """They may be those of a stranger until then."""
-    plugin = PluginEnd(server)
-    confirm(server, plugin.serve(drafts=100))
-    plugin.finish()
-    for counted, requests in ((snap(drafts=100), 0), (plugin.counted(), 1)):
-        server.poll(counted)
-        assert server.temperature("0").acceptances.count == requests
-
-
-def test_rows_are_summed_once_however_many_packets_of_finished_requests_follow():
-    """A packet without rows leaves the tables of the cut as they are."""
-    life = Life(
-        Hello(plugin="0", vllm=None, model="m", engine=0, start="a", started=0, state="observing"),
-        Trust(),
-        from_start=True,
-    )
-    tally = Tally(stopped=2)
-    for part in (
-        {"tables": {Table.TEMPERATURE: (Row(key=0, since=0.0, counts=tally),)}},
-        {"finished": (finished(**UNDRAFTED),)},
-    ):
-        before = life.latest.tables
-        life.receive(
-            ReportPart(**part, end=ReportEnd(total=tally, lost=0)), room=10_000, request_room=10_000
-        )
-    assert (life.latest.tables is before, life.is_consistent) == (True, True)
 
 
 def test_an_engine_that_is_crowded_off_counts_once_and_is_not_forgotten(server):
@@ -279,85 +223,36 @@ def test_a_split_that_does_not_add_up_is_withheld_until_vllm_restarts(server, wa
     assert drafts(server) == 0
 
 
-def test_two_plugins_that_claim_to_be_the_same_engine_withhold_the_split_until_vllm_restarts(
-    server,
-):
+def test_two_plugins_that_are_one_engine_withhold_the_split_while_both_are_connected(server):
     """Early data-parallel engines may all have the rank 0."""
     first, second = PluginEnd(server, 1), PluginEnd(server, 2)
     for count in range(1, 120):
         first.serve(drafts=10).tick()
         second.serve(drafts=10).tick()
         server.poll(snap("0", 10 * count), snap("1", 10 * count))
-    assert (withheld(server), coverage(server)) == (SEVERAL_CLAIM, 0)
+    assert (withheld(server), coverage(server)) == (SEVERAL, 0)
     first.close()
     second.close()
-    server.poll(snap("0", 1200))
-    assert withheld(server) == SEVERAL_CLAIM
     confirm(server, PluginEnd(server, 3).serve(drafts=3), start=2.0)
     assert (drafts(server), coverage(server), server.temperature("0").window.drafts) == (3, 1, 3)
 
 
-def test_a_sender_that_once_agreed_disputes_the_engine_even_if_it_contradicts_itself_later(server):
-    """As after a restart of the sidecar beside an idle engine, whose own plug-in reports late."""
-    liar = PluginEnd(server, 1, started=1.0).serve(drafts=5000)
-    confirm(server, liar)
-    liar.tick(finished=[finished(drafts=9999, draft_tokens=29_997, accepted_tokens=19_998)])
-    server.poll(liar.counted())
-    honest = PluginEnd(server, 2, started=1.0).serve(drafts=5010)
-    for _ in range(2):
-        confirm(server, honest)
-    assert withheld(server) == SEVERAL_CLAIM
-
-
-TWENTY_DRAFTS = Tally(stopped=2, drafts=20, draft_tokens=60, accepted_tokens=40)
-ONE_MORE = Tally(stopped=2, drafts=21, draft_tokens=63, accepted_tokens=42)
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {(Table.OUTPUT, "free"): ONE_MORE},  # does not sum to the total
-        # One row has fallen.
-        {(Table.TEMPERATURE, 0): NO_REQUESTS, (Table.TEMPERATURE, 150): TWENTY_DRAFTS},
-    ],
-)
-def test_a_plugin_that_contradicts_itself_covers_nothing(server, forged):
-    """Its coverage is 0, and nothing that it says is shown."""
-    plugin = PluginEnd(server).serve(0, drafts=10).serve(150, drafts=10)
-    confirm(server, plugin)
-    assert (drafts(server), coverage(server)) == (10, 1)
-    plugin.rows |= forged
-    confirm(server, plugin)
-    assert (withheld(server), coverage(server)) == (
-        NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"),
-        0,
-    )
-
-
-def test_a_total_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
-    """Later totals that are right again do not restore it."""
+def test_a_number_that_has_fallen_ends_the_trust_in_a_life_for_good(server):
+    """Later numbers that are right again do not restore it. It covers nothing."""
     plugin = PluginEnd(server).serve(drafts=10)
     confirm(server, plugin)
-    plugin.total, total = NO_REQUESTS, plugin.total
-    plugin.tick()
-    plugin.total = total
+    assert (drafts(server), coverage(server)) == (10, 1)
+    cells, plugin.cells = plugin.cells, {}
+    plugin.serve(drafts=4).tick()
+    plugin.cells = cells
     confirm(server, plugin)
     assert withheld(server) == NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0")
+    assert coverage(server) == 0
 
 
-def test_a_report_without_its_table_of_temperatures_makes_no_split_of_zeros(server):
-    """Drafts that are at no temperature contradict the total."""
-    plugin = PluginEnd(server).serve(0, drafts=10)
-    del plugin.rows[Table.TEMPERATURE, 0]
-    confirm(server, plugin)
-    assert (withheld(server), coverage(server)) == (
-        NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0"),
-        0,
-    )
-
-
-def test_without_vllm_s_counters_nothing_is_confirmed(server):
+def test_without_vllm_s_counters_and_an_id_nothing_tells_whose_a_plugin_is():
     """There is no coverage either: it is unknown, not 0."""
+    server = Server(server=None)
     PluginEnd(server).serve(drafts=10).tick()
     server.poll(snap(counters={}))
     assert withheld(server) == NoSplit(NoSplitReason.NOT_COMPARED, "0")
@@ -387,13 +282,8 @@ def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
             PluginState.REFUSED,
             NoSplit(NoSplitReason.REFUSED, "0", "reason", "0.32.0"),
         ),
-        (
-            HelloState.CHECKING,
-            PluginState.CHECKING,
-            NoSplit(NoSplitReason.CHECKING, "0", "reason", "0.32.0"),
-        ),
         (HelloState.DISABLED, PluginState.DISABLED, NoSplit(NoSplitReason.DISABLED, "0", "reason")),
-        (HelloState.OBSERVING, PluginState.IDLE, NoSplit(NoSplitReason.NOT_COMPARED, "0")),
+        (HelloState.OBSERVING, PluginState.IDLE, NoSplit(NoSplitReason.FIRST_REPORT, "0")),
     ],
 )
 def test_a_plugin_that_has_observed_nothing_makes_no_split_of_zeros(
@@ -464,7 +354,7 @@ def test_a_plugin_that_is_away_while_vllm_drafts_loses_its_split_until_it_is_bac
     for second in range(40):
         server.poll(snap(drafts=60 + 10 * second))
     assert coverage(server) < 0.2
-    assert withheld(server).code is NoSplitReason.COUNTS_OTHERWISE
+    assert withheld(server) == NoSplit(NoSplitReason.SILENT, "0")
     plugin.hello()
     confirm(server, plugin.serve(drafts=400))
     assert (drafts(server), coverage(server)) == (450, 1.0)
@@ -480,14 +370,17 @@ def test_the_drafts_of_an_earlier_vllm_are_neither_held_against_the_next_nor_sho
     plugin.close()
     server.poll(plugin.counted())
     assert drafts(server) == 50
+    refused = None
     if next_vllm == "refused":
-        PluginEnd(server, 2, state=HelloState.REFUSED, reason="no method _free_request")
+        refused = PluginEnd(server, 2, state=HelloState.REFUSED, reason="no method _free_request")
         reason = NoSplitReason.REFUSED
     for second in range(40):
         counters = {"counters": {}} if next_vllm == "speculates no more" else {}
         server.poll(snap(drafts=second, **counters), start=2.0)
         assert withheld(server).code is reason
     assert coverage(server) is None
+    if refused is not None:
+        refused.close()
     confirm(server, PluginEnd(server, 3).serve(drafts=40), start=2.0)
     assert drafts(server) == 40
 
@@ -503,26 +396,7 @@ def test_lost_requests_count_once_and_those_that_an_earlier_sidecar_missed_do_no
 UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"drafts": 10},
-        {"draft_tokens": 30},
-        {"accepted_tokens": 1},
-        {"outcome": Outcome.ABORTED},
-        {},
-    ],
-)
-def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(server, forged):
-    """Before vLLM drafts, a liar's totals of 0 agree with vLLM's."""
-    request = finished(**UNDRAFTED | {"outcome": Outcome.STOPPED} | forged)
-    end = ReportEnd(total=Tally(stopped=0 if not forged else 1), lost=0)
-    PluginEnd(server, 2).send(ReportPart(finished=(request,), end=end))
-    assert server.poll(snap(drafts=0)).plugin.dropped["unconfirmed"] == 1
-    assert withheld(server) == NoSplit(NoSplitReason.CONTRADICTS_ITSELF, "0")
-
-
-@pytest.mark.parametrize("state", [HelloState.REFUSED, HelloState.CHECKING])
+@pytest.mark.parametrize("state", [HelloState.REFUSED, HelloState.DISABLED])
 def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, state):
     """One that says that it observes nothing, or is never confirmed by vLLM, takes no more room."""
     greedy = [PluginEnd(server, 1, state=state), PluginEnd(server, 2).serve(drafts=10**6)]
@@ -532,6 +406,8 @@ def test_one_sender_leaves_room_for_the_finished_requests_of_another(server, sta
     honest = PluginEnd(server, 3)
     for _ in range(100):
         honest.finish()
+    for plugin in greedy:
+        plugin.close()
     server.poll(honest.counted())
     assert server.temperature("0").ttft.count == 100
 
@@ -571,7 +447,7 @@ def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_roo
 def test_unfinished_reports_of_dead_lives_take_no_room(server):
     """Each sent 200 finished requests of a report that never ended."""
     for number in range(60):
-        dead = PluginEnd(server, number)
+        dead = PluginEnd(server, number, of="another")
         dead.send(ReportPart(finished=(finished(**UNDRAFTED),) * 200))
         dead.close()
     server.poll(snap(drafts=0))
@@ -584,11 +460,12 @@ def test_unfinished_reports_of_dead_lives_take_no_room(server):
 
 @pytest.mark.slow
 def test_keys_and_lives_without_end_cost_bounded_memory(server):
-    """A table has 256 keys and "other", and old lives give way to new ones."""
+    """A life has so many cells, and old lives give way to new ones."""
     plugin = PluginEnd(server)
-    for temperature in range(1000):
-        plugin.serve(temperature, drafts=1).tick(only=temperature)
-    assert server.report().plugin.dropped["overflow"] == 1000 - 257
+    for number in range(MOST_CELLS + 500):
+        plugin.serve(number % 200, drafts=1, table=Table.ADAPTER, key=f"a{number}")
+    plugin.tick()
+    assert server.report().plugin.dropped["overflow"] == 500
     sizes = []
     for life in range(1000):
         plugin.start = str(life)

@@ -52,10 +52,10 @@ def drafts(node):
     return node.server.temperature("0").tally.drafts
 
 
-def serve(node, plugin, polls=5, others=()):
+def serve(node, plugin, polls=12, others=()):
     """The plug-in in the replica "aaa" reports before each poll; ``others`` draft, too."""
     for number in range(polls):
-        plugin.serve(drafts=10).tick()
+        plugin.serve(drafts=50).tick()
         node.poll(aaa=plugin.total.drafts, **dict.fromkeys(others, 7000 + number))
 
 
@@ -70,7 +70,7 @@ def test_a_plug_in_is_in_the_only_replica_that_has_its_number(node, says_hello_f
         plugin = PluginEnd(node.server)
     serve(node, plugin)
 
-    assert (drafts(node), node.server.model().no_split) == (50, None)
+    assert (drafts(node), node.server.model().no_split) == (600, None)
     shown = node.server.report().plugin
     assert (shown.state, shown.observed) == (PluginState.OBSERVING, 1)
     assert [engine.engine for engine in shown.engines] == ["0@aaa"], "as on vLLM's page"
@@ -82,7 +82,7 @@ def test_a_plug_in_that_is_known_stays_in_its_replica_when_others_come_and_it_le
     plugin = PluginEnd(node.server)
     serve(node, plugin)
     serve(node, plugin, polls=40, others=["bbb"])
-    assert (drafts(node), node.server.model().no_split) == (450, None)
+    assert (drafts(node), node.server.model().no_split) == (2600, None)
 
     node.poll(bbb=7100)
     plugin_in_bbb = node.server.state.plugin.view.engine(EngineKey("m", "0@bbb"))
@@ -99,4 +99,4 @@ def test_a_plug_in_that_may_be_in_either_of_two_replicas_is_in_none_and_the_repo
     assert node.server.model().no_split == NoSplit(NoSplitReason.NOT_CONNECTED)
 
     serve(node, plugin)
-    assert drafts(node) == 100, "once only one is left"
+    assert drafts(node) == 1200, "once only one is left"

@@ -359,3 +359,14 @@ def test_drafts_that_are_accepted_nowhere_have_collapsed(whole, temperatures, ha
     judgement = judged(Judge(THRESHOLDS, SECONDS), model(collapsed, **temperatures))["m"].whole
 
     assert judgement.has_collapsed is has_collapsed
+
+
+@pytest.mark.parametrize("speedup", [None, (1.5, 0.01)])
+def test_synthetic_acceptance_has_no_verdict(speedup):
+    """It is configured, and replies are not the model's: a speedup would be worth nothing."""
+    synthetic = Speculation("draft_model", 3, rejection_sample_method="synthetic")
+    judged = judge(evidence(0.93, speedup=speedup, speculation=synthetic), Thresholds())
+
+    assert judged.verdict is Verdict.INSUFFICIENT_DATA
+    assert judged.acceptance is None
+    assert not judged.is_low

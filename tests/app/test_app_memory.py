@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from tests.app.app_tools import sidecar_settings
+from tests.cells import NOTHING, numbers
 from tests.page import Page
-from tests.requests.packets import HELLO, STEPS, packet, row
+from tests.requests.packets import END, FILTERED, HELLO, PENALTIES, STEPS, STRUCTURED, packet
 from tests.waiting import START_SECONDS, until
 
 LIMIT_KIB = 192 * 1024  # three quarters of what the manifests give its container
@@ -105,36 +106,27 @@ def long_names(engines=8):
     return engine.sub(copies, text.replace(f'"{name}"', f'"{MODEL}"')).encode()
 
 
-HELLO_VERSION_2 = {name: value for name, value in HELLO.items() if name != "tables"}
 MODEL = "m" * 512
-DRAFTED = {"drafts": 472, "draft_tokens": 1378, "accepted_tokens": 866}  # as on the page
+DRAFTED = (0, 472, 1378, 866)  # requests, drafts, draft and accepted tokens, as on the page
 
 
-def every_row():
-    """A plug-in's report for the engine 0 with a row of each kind that has a label."""
-    of = {
-        "temperature": [(key, {}) for key in (20, 45, 60, 90, 150)],
-        "prompt_tokens": [(key, {}) for key in (10, 12, 14, 16)],
-        "output": [("structured", {})],
-        "sampling": [(key, {}) for key in ("greedy", "filtered", "penalties")],
-        "adapter": [("a" * 250 + str(number), {}) for number in range(20)],
+def every_cell():
+    """A plug-in's report for the engine 0 with a cell for each kind of label."""
+    keys = [
+        *([key, 0, 1, None] for key in (20, 45, 60, 90, 150)),
+        *([0, 0, key, None] for key in (10, 12, 14, 16)),
+        *([70, bits, 1, None] for bits in (STRUCTURED, FILTERED, PENALTIES)),
+        *([0, 0, 1, "a" * 250 + str(number)] for number in range(20)),
+    ]
+    cells = [[*key, NOTHING] for key in keys]
+    steps = [[key, 0, False, [*STEPS.values()]] for key in range(1, 11)]
+    report = {
+        "requests": [[0, 0, 1, None, numbers(*DRAFTED)], *cells],
+        "steps": steps,
+        "finished": [],
+        "end": END,
     }
-    usual = {
-        "temperature": 0,
-        "prompt_tokens": 1,
-        "output": "free",
-        "sampling": "plain",
-        "adapter": "",
-    }
-    rows = {
-        table: [row(usual[table], **DRAFTED), *(row(key, **more) for key, more in of[table])]
-        for table in of
-    }
-    total = {**dict.fromkeys(("stopped", "length", "aborted", "error"), 0), **DRAFTED}
-    loads = [{"key": key, "since": 0, "counts": STEPS} for key in range(10)]
-    return packet(
-        2, report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}}
-    )
+    return packet(report=report)
 
 
 @pytest.mark.slow
@@ -143,7 +135,7 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, program, soc
     page, links, loop = long_names(), [], asyncio.get_running_loop()
 
     async def handler(_):
-        return web.Response(body=page)
+        return web.Response(body=page + b'specdec_server_info{id="a1b2"} 1\n')
 
     async with served(handler) as url:
         given = sidecar_settings(url, PLUGIN__ADAPTERS="true", PLUGIN__SOCKET=socket_path)
@@ -152,8 +144,8 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, program, soc
             await until(socket_path.exists, seconds=START_SECONDS)
             links.append(plugin := socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             plugin.connect(str(socket_path))
-            plugin.send(packet(2, hello={**HELLO_VERSION_2, "model": MODEL}))
-            plugin.send(every_row())
+            plugin.send(packet(hello={**HELLO, "model": MODEL}))
+            plugin.send(every_cell())
             own = Page(f"http://{given['SPECDEC_LISTEN']}")
             await own.until(
                 lambda samples: samples.matching("specdec_group_drafts_total", by="adapter"),

@@ -44,6 +44,7 @@ async def test_every_page_is_served_whatever_values_vllm_has(value, served, reco
 # which quantity.
 PAGES = (
     "vllm-0.33.0-dp2.prom",
+    "vllm-0.33.0-rust.prom",
     "vllm-0.10.2-multiproc.prom",
     "vllm-0.6.6.post1-v0.prom",
     "vllm-0.7.3-v1.prom",

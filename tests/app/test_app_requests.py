@@ -6,6 +6,7 @@ The running sidecar is beside a simulated vLLM that the plug-in observes.
 from sidecar.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import work
 from tests.demo.http_vllm import HttpVllm
+from tests.waiting import until
 
 MIX = {0.0: 2, 0.2: 2, 0.6: 2, 1.0: 2}
 COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
@@ -42,7 +43,13 @@ async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_
         assert (await page()).sum("specdec_plugin_info", state="observing") == 1
     await work(vllm, 20, mix=MIX)
     async with sidecar(vllm.url) as page:
-        await work(vllm, 1)
+
+        async def has_connected():
+            """Within the requests of the next seconds: the plug-in has tried in vain before."""
+            await work(vllm, 1)
+            return any(sums(await page()))
+
+        await until(has_connected)
         await page.until(sums, counters(vllm))
         await vllm.restart()
         await work(vllm, 10, mix=MIX)

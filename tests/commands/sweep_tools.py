@@ -132,7 +132,7 @@ def generated_pair(seed, *, slower=1.0, in_turns=True, rounds=8, requests=64):
         generated_level(3 * seed + 1, slowdowns=second, **same, **slowed),
     )
     turns = "turns" if in_turns else None
-    return [replace(sweep_of(level), turns=turns) for level in levels]
+    return [replace(sweep_of(level), turns=turns, one_machine=in_turns) for level in levels]
 
 
 def sweep_of(*levels):

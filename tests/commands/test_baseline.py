@@ -13,7 +13,6 @@ from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.engine.names import Counter
-from sidecar.requests.tables import Table
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from tests.analysis.analysis_tools import PluginEnd, page, snap
@@ -62,6 +61,36 @@ def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
     measured = BaselineRun()
     measured.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.9.2-v0.prom")))
     assert len(measured.drafted) == 1
+
+
+async def test_behind_the_rust_frontend_a_load_is_measured_until_something_is_drafted(finished):
+    """Its page does not say before whether vLLM speculates."""
+    async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
+        vllm.is_rust = True
+        code, out, err = await finished(
+            "baseline", "--url", vllm.url, "--duration", "1h", "--load", "2"
+        )
+    assert (code, out) == (1, "")
+    assert "concurrency 2" in err  # it has begun
+    assert err.endswith(" speculates: --load needs a vLLM that does not\n")
+
+
+def test_a_plain_vllm_behind_the_rust_frontend_is_measured(recorded):
+    measured = BaselineRun()
+    measured.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.33.0-rust-nospec.prom")))
+    assert not measured.drafted
+
+    speculating = BaselineRun()
+    speculating.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.33.0-rust.prom")))
+    assert len(speculating.drafted) == 1
+
+
+def test_a_plugin_says_before_the_first_draft_that_vllm_speculates():
+    measured = BaselineRun()
+    PluginEnd(Sent(measured), speculation=None)
+    assert not measured.drafted
+    PluginEnd(Sent(measured))
+    assert measured.drafted == {"m"}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +279,7 @@ def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, 
 def test_how_outputs_end_without_speculation_is_written_by_temperature(tmp_path):
     """As the settings read it; the plug-in's key of all temperatures above 2 is one of them."""
     measured = BaselineRun()
-    plain = PluginEnd(Sent(measured), speculation=None, tables=frozenset(Table))
+    plain = PluginEnd(Sent(measured), speculation=None)
     for temperature, ending in ((0, "loop"), (0, "normal"), (0, "normal"), (70, "empty")):
         plain.finish(temperature, ending=ending)
     plain.finish(70)  # nobody tells how it ended
@@ -267,7 +296,7 @@ def test_how_outputs_end_without_speculation_is_written_by_temperature(tmp_path)
 def test_a_model_that_speculates_gives_no_usual_endings():
     """What is usual is how replies end without drafts."""
     measured = BaselineRun()
-    PluginEnd(Sent(measured), tables=frozenset(Table)).finish(0, ending="normal")
+    PluginEnd(Sent(measured)).finish(0, ending="normal")
     measured.scraped(1000.0, 0.1, 1.0, page(snap(drafts=0)))
     measured.scraped(1001.0, 0.1, 1.0, page(snap(drafts=10)))
 

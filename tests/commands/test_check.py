@@ -1,6 +1,7 @@
 import asyncio
 import json
 import socket
+import ssl
 from contextlib import AsyncExitStack
 from itertools import cycle
 
@@ -150,6 +151,16 @@ async def test_check_lists_what_the_page_and_a_baseline_of_other_models_cannot_t
     )
 
 
+async def test_check_does_not_know_whether_a_vllm_behind_the_rust_frontend_speculates(checked):
+    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+        vllm.is_rust = True
+        code, lines = await checked(vllm.url)
+    assert code == 0
+    unknown = "not known: vLLM's Rust frontend has counted no draft"
+    assert f"    speculative decoding: {unknown}" in lines
+    assert any(line.startswith("    limitation (rust_frontend): vLLM's Rust") for line in lines)
+
+
 async def test_check_says_that_a_baseline_of_an_earlier_version_has_to_be_measured_again(checked):
     times = {"running": [1, 8], "seconds": [0.02, 0.03], "errors": [0.0, 0.0]}
     async with HttpVllm() as vllm:
@@ -182,7 +193,10 @@ REJECTED = (
     "rejected (status 404): alerting.alertmanagers takes base URLs, such as"
     " http://alertmanager:9093"
 )
-DOWN = "failed (ClientConnectorError): is Alertmanager up and reachable from here?"
+DOWN = (
+    "failed (ClientConnectorError): is Alertmanager up and reachable from here? With https, the CA"
+    " of its certificate must be one of the system's, or in the file that SSL_CERT_FILE names"
+)
 
 
 async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked, served):
@@ -202,6 +216,64 @@ async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked
         lines[-8:]
         == [line for url, text in answers for line in ("", f"Alertmanager: {url}", f"  {text}")][1:]
     )
+
+
+async def test_check_says_what_an_alertmanager_behind_tenants_asks_for(checked, served):
+    """Mimir's: without a tenant it answers 401; what was sent to log in is not shown."""
+
+    async def mimir(request):
+        tenant = request.headers.get("X-Scope-OrgID")
+        if tenant != "team":
+            return web.Response(status=401, text=f"no org id: {tenant or ''}\n")
+        return web.Response()
+
+    async with HttpVllm() as vllm, served(mimir) as url:
+        urls = {"ALERTING__ALERTMANAGERS": json.dumps([f"{url}/alertmanager"])}
+        code, lines = await checked(vllm.url, **urls)
+        wrong = {"ALERTING__HEADERS": '{"X-Scope-OrgID": "hidden"}'}
+        _, refused = await checked(vllm.url, **urls, **wrong)
+        right = {"ALERTING__HEADERS": '{"X-Scope-OrgID": "team"}'}
+        accepted, _ = await checked(vllm.url, **urls, **right)
+
+    assert (code, accepted) == (1, 0)
+    assert lines[-1].startswith("  rejected (status 401: no org id:): it asks who sends: set")
+    assert refused[-1].startswith("  rejected (status 401: no org id: ***): it asks who sends")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_check_names_the_client_certificate_that_vllm_asks_for(
+    checked, recorded, authority, version
+):
+    """vLLM with --ssl-cert-reqs 2: it was "something cuts off responses"."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("vllm"))
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = version
+
+    async def handler(_):
+        return web.Response(body=recorded("vllm-0.33.0.prom"))
+
+    app = web.Application()
+    app.router.add_get("/metrics", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    try:
+        url = f"https://127.0.0.1:{runner.addresses[0][1]}"
+        ca = {"VLLM_CA_FILE": str(authority.certificate)}
+        code, without = await checked(url, **ca)
+
+        certificate, key = authority.issue("client")
+        own = {"VLLM_CERT_FILE": str(certificate), "VLLM_KEY_FILE": str(key)}
+        accepted, lines = await checked(url, **ca, **own)
+    finally:
+        await runner.cleanup()
+
+    assert (code, accepted) == (1, 0), lines
+    assert any(line.startswith("  no usable metrics (tls_refused): ") for line in without)
+    assert any("--ssl-cert-reqs 2" in line for line in without)
+    assert any(line.startswith("  model meta-llama/") for line in lines)
 
 
 async def test_url_takes_the_place_of_the_settings_and_a_sidecars_password_comes_from_a_file(

@@ -87,6 +87,11 @@ def test_a_file_of_flags_may_set_what_the_line_does_not(file):
         ),
         ("vllm serve m -sc.speculative-model=d", "use model instead"),
         (GOOD + " --disable-log-stats", "hides vLLM's metrics"),
+        (GOOD + " --uds /tmp/vllm.sock", "neither the sidecar nor Prometheus can read"),
+        (
+            config(method="mtp", rejection_sample_method="synthetic"),
+            "so replies are not the model's",
+        ),
         (config(method="suffix", **SCHEDULE), "ends the engine (AssertionError)"),
         (config(method="custom_class", **SCHEDULE), "has no effect with method custom_class"),
         (
@@ -258,3 +263,82 @@ def test_a_version_that_is_none_is_refused(capsys):
         command("check", "--args", GOOD, "--vllm-version", "latest")
 
     assert "expected a version such as 0.32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "dropped"),
+    [
+        # What vLLM 0.32's own parser makes of each.
+        (
+            """-sc '{"method": "medusa", "model": "d"}' -sc.num_speculative_tokens 3""",
+            {"num_speculative_tokens": 3},
+            ("method", "model"),
+        ),
+        (
+            """-sc.num_speculative_tokens 3 -sc '{"method": "ngram"}'""",
+            {"num_speculative_tokens": 3},
+            ("method",),
+        ),
+        (
+            """-sc '{"method": "ngram"}' -sc.method suffix""",
+            {"method": "suffix"},
+            (),
+        ),
+        (
+            "--speculative-config.method ngram -sc.num_speculative_tokens 3",
+            {"num_speculative_tokens": 3},
+            ("method",),
+        ),
+        (
+            "-sc.method ngram --spec-tokens 3",
+            {"method": "ngram", "num_speculative_tokens": "3"},
+            (),
+        ),
+    ],
+)
+def test_keys_after_a_dot_take_the_place_of_all_that_is_said_otherwise(given, keys, dropped):
+    line = read_line(f"vllm serve m {given}")
+    assert (line.keys, line.dropped) == (keys, dropped)
+
+    said = [fault for fault in found(f"vllm serve m {given}").faults if "vLLM drops" in fault]
+    assert len(said) == bool(dropped)
+    assert all(key in fault for key in dropped for fault in said)
+
+
+@pytest.mark.parametrize("later", ["--spec-tokens 3", "-sc.num_speculative_tokens 3", "-sc '{}'"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_broken_json_is_a_fault_whatever_else_the_line_says(later, is_first):
+    """vLLM reads each of them, and exits with 2."""
+    broken = """--speculative-config {"method": "ngram"}"""
+    parts = (broken, later) if is_first else (later, broken)
+    (fault,) = found(f"vllm serve m {' '.join(parts)}").faults
+    assert fault.startswith("--speculative-config is not a JSON object")
+
+
+@pytest.mark.parametrize("version", ["0.1.dev20904+g8d599d76a", "v0.1.dev1"])
+def test_a_build_from_source_is_taken_for_the_newest(version, capsys):
+    """It calls itself 0.1 where there are no tags, whatever its age."""
+    line = config(method="medusa", model="d")
+    assert command("check", "--args", line, "--vllm-version", version) == 1
+    assert "the method medusa was removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stages", ["-pp 4", "--pipeline_parallel_size=2"])
+def test_pipeline_stages_with_mtp_are_named(stages):
+    line = f"{config(method='deepseek_mtp')} {stages}"
+    (fault,) = found(line, (0, 28)).faults
+    assert "with pipeline stages keeps vLLM from starting" in fault
+
+    newer = found(line, (0, 33))
+    assert newer.faults == ()
+    assert any("needs model runner V2 and a head that supports them" in n for n in newer.notes)
+    assert found(f"{config(method='ngram')} {stages}", (0, 28)).faults == ()
+    assert found(f"{config(method='mtp')} -pp 1", (0, 28)).faults == ()
+
+
+def test_a_thinking_budget_that_is_ignored_is_noted():
+    line = f"{config(method='mtp')} --reasoning-parser qwen3"
+    assert any("thinking_token_budget" in note for note in found(line, (0, 33)).notes)
+    assert not any("thinking" in note for note in found(config(method="mtp"), (0, 33)).notes)
+    plain = found("vllm serve m --reasoning-parser qwen3").notes
+    assert not any("thinking" in note for note in plain)

@@ -54,7 +54,8 @@ async def test_a_certificate_of_an_unknown_authority_says_where_to_name_it(autho
     async with with_tls(authority) as url:
         fault = await fault_at(url)
 
-    tls = f"TLS failed (ClientConnectorCertificateError). {HINT}"
+    reason = "certificate refused: unable to get local issuer certificate"
+    tls = f"TLS failed ({reason}). {HINT}"
     assert fault == f"{url}: cannot connect: {tls}"
 
 

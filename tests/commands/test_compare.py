@@ -109,7 +109,11 @@ def test_a_price_in_time_has_its_unit():
 @pytest.mark.parametrize(
     ("rounds", "tpot", "says"),
     [
-        (8, 0.0100, "at {} is not decided: about"),  # a difference of 3 % cannot be ruled out
+        (
+            8,
+            0.0100,
+            "at {} is not decided: an even chance that",
+        ),  # a difference of 3 % cannot be ruled out
         (2, 0.0100, None),  # how much two rounds differ says nothing of how many it takes
         (8, 0.0200, None),
     ],
@@ -503,8 +507,8 @@ def test_the_gate_fails_only_on_what_is_slower_by_the_limit_at_the_least():
     """Slower for certain, but perhaps by less than the limit, is not decided."""
     level = "tokens/s at temperature 0, concurrency 4"
     undecided = (
-        f"{level}: a slowdown of 5.0% cannot be ruled out (10.8% ± 6.7%): about 3 more rounds"
-        " would decide it"
+        f"{level}: a slowdown of 5.0% cannot be ruled out (10.8% ± 6.7%): an even chance that 3"
+        " more rounds decide it"
     )
 
     assert failing(-0.108, 0.067) == (3, [undecided])
@@ -517,7 +521,7 @@ def test_the_gate_fails_only_on_what_is_slower_by_the_limit_at_the_least():
 def test_the_gate_says_how_many_more_rounds_would_decide_and_where_none_would():
     """For each metric that it checks; without an error, rounds are not what decides it alone."""
     undecided = {
-        ("TTFT P50", 0.01, 0.08): ": about 24 more rounds would decide it",
+        ("TTFT P50", 0.01, 0.08): ": an even chance that 24 more rounds decide it",
         ("TPOT P50", 0.0501, 0.08): ": too close to the limit for rounds to decide it",
         ("TTFT P50", 0.01, None): " (1.0%, unknown error)",
     }
@@ -534,9 +538,9 @@ def test_the_gate_says_how_many_more_rounds_would_decide_and_where_none_would():
         (None, "No such file or directory"),
         (b"{", "not a file that `sweep --save` of this version wrote"),
         (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 6, "no request was answered in it"),
-        (EMPTY.replace(b"[]", LEVEL) % 6, "not a file that `sweep --save` of this version wrote"),
-        (EMPTY % 5, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 7, "no request was answered in it"),
+        (EMPTY.replace(b"[]", LEVEL) % 7, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 6, "not a file that `sweep --save` of this version wrote"),
     ],
 )
 def test_files_that_sweep_did_not_write_are_refused(tmp_path, capsys, content, reason):

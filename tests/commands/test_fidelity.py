@@ -10,8 +10,8 @@ from random import Random
 import pytest
 from aiohttp import web
 
-from sidecar.commands.fidelity import Fidelity, Required, Server
-from sidecar.commands.outputs.greedy import compare_greedy, prompts_for
+from sidecar.commands.fidelity import Asked, Fidelity, Required, Server
+from sidecar.commands.outputs.greedy import compare_greedy, control_of, parts_more, tokens_for
 from sidecar.commands.outputs.homogeneity import homogeneity, total
 from sidecar.commands.outputs.replies import END, GreedyReply
 from sidecar.commands.outputs.sampled import compare_sampled, samples_for
@@ -81,9 +81,10 @@ def test_many_small_contexts_do_not_add_up_to_a_difference():
     """
     random = Random(1)
     contexts = 30_000
-    found = total(
+    compared = (
         homogeneity(*(Counter(random.choices((0, 1), k=12)) for _ in "12")) for _ in range(contexts)
     )
+    found = total(context for context in compared if context is not None)
 
     error = math.sqrt(2 / found.freedom)
     assert found.freedom > contexts / 2
@@ -174,7 +175,7 @@ def test_a_difference_of_two_points_takes_as_many_samples_as_the_textbook_says()
     """Some 8,200 for a choice of two at p = 0.3, a false alarm in 20 and a power of 80 %."""
     seen = Counter({0: 2460, 1: 5740})
 
-    assert homogeneity(seen, seen).noticeable(0.05) == pytest.approx(0.02, rel=0.03)
+    assert total([homogeneity(seen, seen)]).noticeable(0.05) == pytest.approx(0.02, rel=0.03)
 
 
 def test_as_many_samples_as_are_asked_for_show_the_difference():
@@ -247,7 +248,7 @@ def test_samples_of_very_different_sizes_do_not_differ_more_often():
     for seed in range(600):
         random = Random(seed)
         found = homogeneity(sample(random, 40), sample(random, 1600))
-        different += found.p < 0.005
+        different += total([found]).p < 0.005
 
     assert different <= 6
 
@@ -272,7 +273,7 @@ def greedy(*tokens, likely=LIKELY):
 def test_only_a_difference_that_numerics_do_not_explain_counts(tested, kind, gap):
     found = compare_greedy([tested], [greedy(5, 5, 5)])
 
-    assert found.differs == (kind == "partings")
+    assert found.has_partings == (kind == "partings")
     if kind is not None:
         (parting,) = getattr(found, kind)
         assert (parting.prompt, parting.position) == (1, 2)
@@ -282,59 +283,143 @@ def test_only_a_difference_that_numerics_do_not_explain_counts(tested, kind, gap
 def test_where_a_grammar_hides_the_likeliest_token_nothing_is_said():
     found = compare_greedy([greedy(5, 6)], [greedy(5, 7)])
 
-    assert (found.differs, len(found.unclear)) == (False, 1)
+    assert (found.has_partings, len(found.unclear)) == (False, 1)
 
 
-def test_the_share_of_prompts_that_would_be_noticed():
-    """59 equal prompts rule out, with 95 %, a fault in one of twenty."""
-    found = compare_greedy([greedy(5)] * 59, [greedy(5)] * 59)
+def test_the_share_of_tokens_that_would_be_noticed():
+    """299 equal tokens rule out, with 95 %, a fault in one of a hundred."""
+    found = compare_greedy([greedy(*[5] * 299)], [greedy(*[5] * 299)])
 
-    assert found.noticeable == pytest.approx(0.05, abs=0.001)
-    assert prompts_for(0.05) == 59
+    assert (found.compared, found.tokens) == (299, 299)
+    assert found.noticeable == pytest.approx(0.01, abs=0.0001)
+    assert tokens_for(0.01) == 299
 
 
 def test_what_follows_a_near_tie_rules_out_no_fault():
     """It is not compared, whatever the outputs are there."""
-    tested = [greedy(5, 6, 9)] * 57 + [greedy(5, 5, 5)] * 2
-    found = compare_greedy(tested, [greedy(5, 5, 5)] * 59)
+    found = compare_greedy([greedy(5, 6, 9, 9), greedy(5, 5, 5, 5)], [greedy(5, 5, 5, 5)] * 2)
 
-    assert (len(found.ties), found.same) == (57, 2)
-    assert found.noticeable == pytest.approx(0.78, abs=0.01)
-    assert compare_greedy(tested[:57], [greedy(5, 5, 5)] * 57).noticeable is None
+    assert (len(found.ties), found.same) == (1, 1)
+    assert (found.compared, found.tokens) == (2 + 4, 8)
+    assert compare_greedy([], []).noticeable is None
+
+
+def test_more_near_ties_than_the_reference_s_own_are_a_difference():
+    """Numerics alone part as often as the control does, by token."""
+    reference = [greedy(*[5] * 100)] * 20
+    early = compare_greedy([greedy(5, 6)] * 20, reference)
+    late = compare_greedy([greedy(*[5] * 90, 6)] * 20, reference)
+    few = compare_greedy([greedy(5, 6)] * 2 + reference[2:], reference)
+
+    assert parts_more(early, late)
+    assert not parts_more(late, early)
+    assert not parts_more(late, late)
+    assert not parts_more(few, few)
+    assert not parts_more(early, compare_greedy([], []))
+
+
+def moving(size):
+    """The reference's own outputs, whose two likeliest tokens' gap has moved by so much."""
+    return [greedy(*[5] * 100, likely={5: -0.5, 6: -0.6 - size, 7: -3.0})] * 20
+
+
+@pytest.mark.parametrize(("size", "is_steady"), [(0.0, True), (0.25, True), (0.3, False)])
+def test_a_reference_that_moves_by_more_than_numerics_is_not_steady(size, is_steady):
+    control = control_of(moving(size), [greedy(*[5] * 100)] * 20)
+
+    assert control.movement.p99 == pytest.approx(size)
+    assert control.is_steady == is_steady
+
+
+def test_a_few_positions_that_move_further_are_within_the_last_percent():
+    still = moving(0.0)
+    one = greedy(*[5] * 10, likely={5: -0.5, 6: -1.6})
+
+    assert control_of([*still, one], [*still, greedy(*[5] * 10)]).is_steady
+    assert not control_of([*still, *[one] * 10], [*still, *[greedy(*[5] * 10)] * 10]).is_steady
 
 
 SERVERS = {"tested": Server("http://a", "m"), "reference": Server("http://b", "m")}
+ASKED_OF_BOTH = Asked(
+    prompts=2,
+    contexts=(20, 40),
+    max_tokens=100,
+    sampled_tokens=5,
+    temperature=1.0,
+    extra_body={},
+)
+
+
+def numerics(seed, *, reference=0.0, tested=0.0):
+    """Samples of the tested server, the reference and its control, from sharp contexts."""
+    random = Random(seed)
+    plain = outputs(random, 2, 600, 4)
+    again = outputs(random, 2, 600, 4, change=reference, since=2)
+    return compare_sampled(outputs(random, 2, 600, 4, change=tested, since=2), plain, again)
 
 
 @pytest.mark.parametrize(
-    ("greedy_differs", "control_differs", "sampled_differs", "verdict"),
+    ("greedy_differs", "control_differs", "sampled", "verdict"),
     [
-        (False, False, False, "no_difference_found"),
-        (True, False, False, "different"),
-        (True, True, False, "undecided"),
-        (False, True, True, "different"),
-        (True, True, True, "different"),
+        (False, False, {}, "no_difference_found"),
+        (True, False, {}, "different"),
+        (False, False, {"tested": 0.2}, "different"),
+        (False, True, {}, "reference_not_steady"),
+        (True, True, {"tested": 0.2}, "reference_not_steady"),
+        (False, False, {"reference": 0.25}, "reference_not_steady"),
     ],
 )
-def test_a_reference_that_does_not_repeat_itself_voids_greedy_outputs_only(
-    *, greedy_differs, control_differs, sampled_differs, verdict
+def test_beside_a_reference_that_does_not_repeat_itself_nothing_is_concluded(
+    *, greedy_differs, control_differs, sampled, verdict
 ):
-    reference = [greedy(5, 5)] * 20
+    """It may hide the fault that its twin has as well."""
+    reference = [greedy(*[5] * 100)] * 20
     broken = [greedy(5, 7)] * 20
-    change = 0.2 if sampled_differs else 0.0
     found = Fidelity(
         **SERVERS,
+        asked=ASKED_OF_BOTH,
         greedy=compare_greedy(broken if greedy_differs else reference, reference),
-        control=compare_greedy(broken if control_differs else reference, reference),
-        sampled=compared(1, samples=600, change=change, since=2),
-        temperature=1.0,
+        control=control_of(broken if control_differs else reference, reference),
+        sampled=numerics(1, **sampled),
     )
 
     assert found.verdict(Required(0.3)) == verdict
 
 
-def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None, model="m"):
-    """Puts out tokens as vLLM does; with ``wrong`` its greedy outputs differ from the second on."""
+def test_what_the_reference_differs_by_from_itself_is_allowed_for():
+    """A small change of every context is a difference only where the control shows none."""
+    without = numerics(1, tested=0.1)
+    allowed = numerics(1, tested=0.1, reference=0.1)
+
+    assert (without.differs, allowed.differs) == (True, False)
+    assert allowed.numerics.at_most > without.numerics.at_most
+    assert allowed.noticeable_anywhere > without.noticeable_anywhere
+
+
+def test_one_prompt_alone_shows_less_than_all_of_them():
+    """Which a statement about any position of all prompts would hide."""
+    few = compared(1, prompts=1)
+    many = compared(1, prompts=8)
+
+    assert many.noticeable < few.noticeable
+    assert many.noticeable_in_one > few.noticeable
+
+
+def serving(
+    change=0.0,
+    *,
+    seed=5,
+    wrong=False,
+    ids=True,
+    gap=2.0,
+    seen=None,
+    model="m",
+    where=lambda body, length: True,
+):
+    """Puts out tokens as vLLM does; with ``wrong`` its greedy outputs differ from the second on.
+
+    Its samples change only ``where`` that holds of the request and its prompt's length in words.
+    """
     random = Random(seed)
 
     async def handler(request):
@@ -352,18 +437,20 @@ def serving(change=0.0, *, seed=5, wrong=False, ids=True, gap=2.0, seen=None, mo
             likely = {"token_id:0": -0.1, "token_id:1": -0.1 - gap}
             choices = [{"token_ids": tokens, "logprobs": {"top_logprobs": [likely] * length}}]
         else:
-            (sampled,) = outputs(random, 1, body["n"], length, change=change, since=2)
+            here = change if where(body, len(body["prompt"].split())) else 0.0
+            (sampled,) = outputs(random, 1, body["n"], length, change=here, since=2)
             choices = [{"token_ids": list(tokens)} for tokens in sampled]
         if not ids:
             choices = [{"text": "x"} for _ in choices]
-        return web.json_response({"choices": choices})
+        usage = {"prompt_tokens": len(body["prompt"].split())}
+        return web.json_response({"choices": choices, "usage": usage})
 
     return handler
 
 
 ASKED = (
     *("--samples", "600", "--concurrency", "16", "--max-tokens", "8"),
-    *("--difference", "25%", "--prompt-share", "80%"),
+    *("--difference", "25%", "--token-share", "20%"),
 )
 
 
@@ -381,13 +468,13 @@ async def fidelity(finished, served, tmp_path, tested, reference, *more):
     ("tested", "more", "code", "lines"),
     [
         ({}, (), 0, ["greedy: the same for 2 of 2 prompts", "no difference found"]),
-        ({}, ("--difference", "1%"), 3, ["to find one of 1.0% at any one, set --samples"]),
+        ({}, ("--difference", "1%"), 3, ["for 1.0%, set --samples"]),
         ({"change": 0.15}, (), 1, ["sampled at temperature 1: different", "token 2 differs: p"]),
         ({"change": 0.15}, ("--mode", "greedy"), 0, ["verdict: no_difference_found"]),
         ({"wrong": True}, (), 1, ["prompt 2 differs from token 2 on: 2.00 nat"]),
         ({"wrong": True}, ("--mode", "sampled"), 0, ["no difference found"]),
         ({"wrong": True}, ("--near-tie", "2.5"), 3, ["2 first differ at a near tie"]),
-        ({}, ("--prompt-share", "20%"), 3, ["14 must be the same to the end: give more --prompts"]),
+        ({}, ("--token-share", "1%"), 3, ["a fault in 1.00% of them takes 299: give more"]),
         ({"model": "other"}, (), 0, ["(other) against", "the two models have different names"]),
     ],
 )
@@ -400,6 +487,119 @@ async def test_the_exit_code_says_whether_two_servers_differ(
 
     assert (found, [line for line in lines if line not in out]) == (code, []), out + err
     assert MARKER not in out + err
+
+
+@pytest.mark.parametrize(
+    ("where", "more"),
+    [
+        (lambda _body, length: length >= 4000, ("--context", "8000")),  # a stale KV cache
+        (lambda body, _length: "top_p" in body, ("--extra-body", '{"top_p": 0.9}')),
+    ],
+    ids=["from 4,000 tokens on", "with top-p"],
+)
+async def test_a_fault_elsewhere_is_named_as_not_looked_at_and_found_there(
+    finished, served, tmp_path, where, more
+):
+    """Exit 0 says what was looked at, and how to look further."""
+    servers = serving(change=0.2, where=where), serving(seed=6)
+    code, out, err = await fidelity(finished, served, tmp_path, *servers, "--mode", "sampled")
+    (missing,) = [line for line in out.splitlines() if line.startswith("Not looked at: ")]
+    assert (code, more[0] in missing) == (0, True), out + err
+
+    servers = serving(change=0.2, where=where), serving(seed=6)
+    code, out, err = await fidelity(
+        finished, served, tmp_path, *servers, "--mode", "sampled", *more
+    )
+    assert (code, "verdict: different" in out) == (1, True), out + err
+    assert MARKER not in out + err
+
+
+def sidecar_with(**shares):
+    """A sidecar's page: requests by group."""
+
+    async def handler(_request):
+        groups = {
+            ("sampling", "plain"): 60,
+            ("prompt_tokens", "0-512"): 100,
+            ("output", "free"): 100,
+            **{tuple(key.split("__")): number for key, number in shares.items()},
+        }
+        lines = ["# TYPE specdec_group_requests_total counter"]
+        lines += [
+            f'specdec_group_requests_total{{model_name="m",by="{by}",group="{group}"}} {number}'
+            for (by, group), number in groups.items()
+        ]
+        return web.Response(text="\n".join(lines) + "\n")
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("shares", "says"),
+    [
+        (
+            {"sampling__filtered": 40, "output__structured": 0},
+            (
+                "Not looked at: top-p, top-k or min-p, 40% of the traffic (--extra-body"
+                """ '{"top_p": 0.9}')."""
+            ),
+        ),
+        ({}, "The sidecar's traffic has nothing else in 1% of its requests or more."),
+    ],
+)
+async def test_what_the_traffic_has_is_what_to_look_at_next(
+    finished, served, tmp_path, shares, says
+):
+    async with served(sidecar_with(**shares)) as url:
+        servers = serving(), serving(seed=6)
+        code, out, err = await fidelity(
+            finished, served, tmp_path, *servers, "--mode", "greedy", "--sidecar", url
+        )
+
+    assert (code, says in out.splitlines()) == (0, True), out + err
+
+
+async def test_a_sidecar_without_requests_by_group_is_refused(finished, served, tmp_path):
+    async def empty(_request):
+        return web.Response(text="")
+
+    async with served(empty) as url:
+        servers = serving(), serving()
+        code, _, err = await fidelity(finished, served, tmp_path, *servers, "--sidecar", url)
+
+    assert code == 2
+    assert "no requests by group; does its vLLM have the plug-in?" in err
+
+
+async def test_each_exit_code_has_a_sentence(finished, served, tmp_path):
+    """What was found, and what to do where nothing can be."""
+    sentences = {}
+    for tested, reference, more in (
+        ({}, {}, ()),
+        ({"change": 0.15, "wrong": True}, {}, ()),
+        ({}, {}, ("--difference", "1%")),
+        ({}, {"change": 0.3, "where": lambda body, _length: body["n"] < 16}, ()),
+    ):
+        servers = serving(**tested), serving(seed=6, **reference)
+        code, out, _ = await fidelity(
+            finished, served, tmp_path, *servers, "--samples", "592", *more
+        )
+        verdict, _, said = out.partition("verdict: ")[2].partition("\n")
+        sentences[code, verdict] = said
+
+    assert list(sentences) == [
+        (0, "no_difference_found"),
+        (1, "different"),
+        (3, "undecided"),
+        (3, "reference_not_steady"),
+    ]
+    nothing, different, undecided, unsteady = sentences.values()
+    assert "No difference was found in what was looked at: 2 prompts, prompts of 2 to 2" in nothing
+    assert "This would have shown a fault in " in nothing
+    assert "in a single prompt only" in nothing
+    assert "part where the reference was sure of its token by more than 0.3 nat; samp" in different
+    assert "for 1.0%, set --samples " in undecided
+    assert "The reference is not steady: asked the same at another number of requ" in unsteady
 
 
 async def test_what_is_asked_of_the_servers(finished, served, tmp_path):
@@ -415,9 +615,12 @@ async def test_what_is_asked_of_the_servers(finished, served, tmp_path):
     assert {body["max_tokens"] for body in greedy_ones} == {8}
     # Only the reference's preferences count; the tested server answers as in production.
     assert not any("logprobs" in body for body in greedy_ones)
-    # The control, which asks the reference once more, needs none either.
-    asked = {(body["max_tokens"], body.get("logprobs")) for body in greedy_of_reference}
-    assert asked == {(8, 20), (8, None)}
+    # The control asks the reference once more, and first comes the length of each prompt.
+    asked = Counter((body["max_tokens"], body.get("logprobs")) for body in greedy_of_reference)
+    assert asked == {(1, None): 2, (8, 20): 2 * 2}
+    sampled_of_reference = [body for body in of_reference if body["temperature"] == 0.7]
+    assert sum(body["n"] for body in sampled_of_reference) == 2 * 2 * 600
+    assert {body["n"] for body in sampled_of_reference} == {16, 8, 4}
     # Positions up to K + 2, and one more that is not compared.
     assert {body["max_tokens"] for body in sampled} == {8}
     assert sum(body["n"] for body in sampled) == 2 * 600
@@ -459,7 +662,7 @@ async def test_as_many_samples_are_asked_for_as_the_difference_needs(finished, s
 async def test_a_server_compared_with_itself_is_named(finished, served, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\n")
-    asked = ("--mode", "greedy", "--prompts", str(prompts), "--prompt-share", "96%")
+    asked = ("--mode", "greedy", "--prompts", str(prompts), "--token-share", "5%")
     async with served(serving()) as url:
         code, out, err = await finished("fidelity", "--url", url, "--against", url, *asked)
 

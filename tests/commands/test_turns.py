@@ -72,7 +72,7 @@ def uneven_pair():
     """Two servers that took turns, of which the first is up to 4.5 times as slow by the round."""
     before = slowed(generated_level(1), [1 + number / 2 for number in range(8)])
     after = slowed(generated_level(2), [3] * 8)
-    return [replace(sweep_of(level), turns="same") for level in (before, after)]
+    return [replace(sweep_of(level), turns="same", one_machine=True) for level in (before, after)]
 
 
 def test_a_change_follows_from_the_two_numbers_beside_it_however_rounds_scatter():

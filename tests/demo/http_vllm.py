@@ -11,6 +11,7 @@ from random import Random
 
 from aiohttp import web
 
+from lab.rust_pages import OPENMETRICS, rust_page
 from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams
 from sidecar.demo.server import SimulatedVllm
 
@@ -31,11 +32,12 @@ class HttpVllm(SimulatedVllm):
 
     ``fault`` says how its page fails from now on: error_500; html: a proxy's error page, with
     status 200; foreign: a sound exposition without a vLLM family; hang: no answer until the client
-    goes away; or None.
+    goes away; or None. With ``is_rust``, the page is that of vLLM's Rust frontend.
     """
 
     def __init__(self, *arguments, **options):
         self.fault = None
+        self.is_rust = False
         super().__init__(*arguments, **options)
         self._random = Random(0)
         self.app.middlewares.append(self._failing)
@@ -47,7 +49,14 @@ class HttpVllm(SimulatedVllm):
     async def _failing(self, request, handler):
         if self.fault == "hang":
             await asyncio.Event().wait()
-        return web.Response(**FAULTS[self.fault]) if self.fault else await handler(request)
+        if self.fault:
+            return web.Response(**FAULTS[self.fault])
+        if self.is_rust and request.path.startswith("/metrics"):
+            body, _ = self.page.render()
+            return web.Response(
+                text=rust_page(body.decode()), headers={"Content-Type": OPENMETRICS}
+            )
+        return await handler(request)
 
     def value(self, name, **labels):
         """The value of the sample ``vllm:<name>``."""

@@ -28,6 +28,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # prometheus-engine 0.19 and Dynamo 1.6's operator (deploy/operator/api/v1beta1 of ai-dynamo/dynamo,
 # whose podTemplate is Kubernetes' PodTemplateSpec).
 _OPERATOR = "monitoring.coreos.com/v1"
+_AZURE = "azmonitoring.coreos.com/v1"  # Azure Monitor's copies of the same types
 _VICTORIA = "operator.victoriametrics.com/v1beta1"
 _GOOGLE = "monitoring.googleapis.com/v1"
 _ENDPOINT = {"port", "path", "scheme", "interval", "tlsConfig"}
@@ -202,7 +203,8 @@ def check_object(obj: dict) -> None:
             kubernetes_validate.validate(obj, version, strict=True)
         return
     api, items, of_items, others = _OTHERS_KINDS[obj["kind"]]
-    assert obj["apiVersion"] == api
+    is_azures = api == _OPERATOR and obj["kind"] != "PrometheusRule"
+    assert obj["apiVersion"] in ({api, _AZURE} if is_azures else {api})
     assert obj["spec"][items]
     assert set(_fields(obj["spec"])) <= {f"{items}.{name}" for name in of_items} | others
 

@@ -53,8 +53,8 @@ def our_containers_are_restricted(pod: dict) -> None:
                 "seccompProfile": {"type": "RuntimeDefault"},
             }.items()
         )
-        assert set(ours["resources"]["requests"]) == {"cpu", "memory"}
-        assert "memory" in ours["resources"]["limits"]
+        every = {"cpu", "memory", "ephemeral-storage"}
+        assert set(ours["resources"]["requests"]) == set(ours["resources"]["limits"]) == every
 
 
 def the_sidecar_and_vllm_are_two_users(pod: dict) -> None:

@@ -54,7 +54,9 @@ def test_what_is_mounted_is_there_and_read_only():
         COMPOSE["volumes"]
     )
     for source, _, *mode in mounts:
-        assert not source.startswith(".") or ((FOLDER / source).exists() and mode == ["ro"]), source
+        assert not source.startswith(".") or ((FOLDER / source).exists() and mode == ["ro,z"]), (
+            source
+        )
     for name in ("prometheus", "alertmanager"):
         assert inside(name, option(SERVICES[name]["command"], "config.file")).is_file()
     assert [inside("prometheus", pattern) for pattern in PROMETHEUS["rule_files"]] == [

@@ -1,5 +1,6 @@
 """What a release publishes is built and checked by one command, which uploads and signs nothing."""
 
+import io
 import os
 import shutil
 import subprocess
@@ -52,14 +53,14 @@ def change_metadata(folder, old, new):
             archive.writestr(name, content.replace(old, new) if is_metadata else content)
 
     sdist = sdist_of(folder)
-    unpacked = folder / "unpacked"
     with tarfile.open(sdist) as archive:
-        archive.extractall(unpacked, filter="data")
-    (root,) = unpacked.iterdir()
-    information = root / "PKG-INFO"
-    information.write_bytes(information.read_bytes().replace(old, new))
+        files = [(one, archive.extractfile(one).read()) for one in archive if one.isfile()]
     with tarfile.open(sdist, "w:gz") as archive:
-        archive.add(root, root.name)
+        for file, content in files:
+            is_metadata = file.name.endswith("/PKG-INFO")
+            written = content.replace(old, new) if is_metadata else content
+            file.size = len(written)
+            archive.addfile(file, io.BytesIO(written))
 
 
 def test_the_distributions_of_this_checkout_can_be_uploaded(distributions):

@@ -117,6 +117,34 @@ def test_an_api_server_that_counts_nothing_of_its_engines_is_named(body):
         page_reader().read(body.encode())
 
 
+HEADERS = f"# HELP {NAME} x.\n{TYPE}\n"
+HIGHR = "# TYPE http_request_duration_highr_seconds histogram\n"
+RUST_SERVED = (
+    "# TYPE http_requests counter\n"
+    'http_requests_total{method="POST",status="2xx",handler="/v1/completions"} 3\n'
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [HEADERS, HIGHR, RUST_SERVED + HIGHR],
+    ids=["older: families without series", "newer: no such family", "after a request"],
+)
+def test_the_rust_frontend_has_no_engine_before_the_first_has_told_it_anything(body):
+    """That is neither another program nor a vLLM with --disable-log-stats."""
+    page = page_reader().read(f"{body}# EOF\n".encode())
+
+    assert (page.series, page.is_rust) == ((), True)
+
+
+@pytest.mark.parametrize(
+    "body", ["# TYPE go_threads gauge\ngo_threads 1\n# EOF\n", f"{START}{TYPE}\n{RUNNING}\n# EOF\n"]
+)
+def test_openmetrics_alone_is_not_the_rust_frontend(body):
+    """Another program's, and Python's own with its start time."""
+    assert not page_reader().read(body.encode()).is_rust
+
+
 def test_another_program_s_page_is_not_taken_for_vllm_s():
     page = page_reader().read((PYTHON + START).encode())
 

@@ -244,3 +244,11 @@ async def test_pages_are_read_outside_of_the_event_loop(monkeypatch, source):
 
     assert len(threads) == 6
     assert threading.main_thread() not in threads
+
+
+async def test_the_server_s_id_is_on_the_filtered_page_as_well(vllm, source):
+    vllm.body += b'# TYPE specdec_server_info gauge\nspecdec_server_info{id="a1"} 1.0\n'
+    for _ in range(3):
+        assert (await source.next()).servers == {"a1"}
+    assert vllm.part == 2
+    assert "specdec_server_info" in vllm.asked

@@ -292,3 +292,31 @@ def test_whatever_labels_and_values_a_page_has_only_page_errors_are_raised(sampl
             for histogram in engine.histograms.values():
                 assert list(histogram.edges) == sorted(set(histogram.edges))
                 assert list(histogram.counts) == sorted(histogram.counts)
+
+
+def server(name):
+    return f'specdec_server_info{{id="{name}"}} 1.0'
+
+
+def test_the_ids_of_a_page_s_servers_are_those_that_our_plug_in_put_there():
+    """A multiprocess directory that nobody wiped has several."""
+    assert page(RUNNING).servers == frozenset()
+    assert page(RUNNING, server("a1b2")).servers == {"a1b2"}
+    assert page(server("a1b2"), RUNNING, server("c3")).servers == {"a1b2", "c3"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "unread"),
+    [([f"{number:02}" for number in range(20)], 4), (["", "a"], 1), (["a" * 65, "a"], 1)],
+    ids=["too many", "empty", "too long"],
+)
+def test_ids_that_are_not_read_are_counted(ids, unread):
+    shown = page(RUNNING, *map(server, ids))
+
+    assert shown.servers == set(sorted(one for one in ids if 0 < len(one) < 65)[:16])
+    assert shown.malformed == unread
+
+
+def test_a_page_of_nothing_but_an_id_is_none_of_vllm_s():
+    with pytest.raises(NoVllmMetrics):
+        page(server("a"))

@@ -26,8 +26,8 @@ def counted(number, tokens, *, preemptions=0, created=None):
     return replace(engine(counters), key=EngineKey("m", str(number)), created=created)
 
 
-def page(*engines, start=None):
-    return PageSnapshot(engines, start, malformed=0)
+def page(*engines, start=None, servers=()):
+    return PageSnapshot(engines, start, malformed=0, servers=frozenset(servers))
 
 
 def both(tokens, other_tokens, **options):
@@ -105,15 +105,13 @@ def test_one_of_several_engines_starts_again_alone(detector):
     assert detector.detect(both(1003, 7)) == Restarts(engines=frozenset({ENGINE_1}))
 
 
-@pytest.mark.parametrize("start", [1.0, None])
-def test_a_page_that_falls_once_changes_nothing(start, detector):
-    detector.detect(page(counted(0, 1000), start=start))
-    refused(detector, page(counted(0, 5), start=start), CountersFell)
+@pytest.mark.parametrize("identity", [{"start": 1.0}, {"servers": {"a"}}], ids=["start", "id"])
+def test_a_page_of_the_same_vllm_that_falls_once_changes_nothing(identity, detector):
+    detector.detect(page(counted(0, 1000), **identity))
+    refused(detector, page(counted(0, 5), **identity), CountersFell)
 
-    restarts = detector.detect(page(counted(0, 1010), start=start))
-
-    assert (restarts.vllm, restarts.engines) == (False, frozenset())
-    assert restarts.is_foreign == (start is None), "another server's counters may be in the windows"
+    assert detector.detect(page(counted(0, 1010), **identity)) == NOTHING
+    assert not detector.is_in_doubt
 
 
 def test_a_single_counter_that_falls_in_one_process_is_a_fault_of_the_page(detector):
@@ -122,20 +120,35 @@ def test_a_single_counter_that_falls_in_one_process_is_a_fault_of_the_page(detec
         assert detector.detect(page(counted(0, 1000, preemptions=3), start=1.0)) == NOTHING
 
 
+@pytest.mark.parametrize("in_a_row", [1, 2, 3, 5])
 @pytest.mark.parametrize("first", ["high", "low"])
-def test_two_servers_without_a_start_time_that_answer_in_turn_are_no_restarts(first, detector):
-    """The one that has counted more stays; the other's pages are refused and named."""
-    high = (both(5000 + n, 9000 + n) for n in range(100))
-    low = (both(900 + n, 800 + n) for n in range(100))
-    detector.detect(next(high) if first == "high" else next(low))
-    if first == "low":
-        detector.detect(next(high))
+def test_two_servers_without_an_identity_that_answer_in_turn_are_no_restarts(
+    first, in_a_row, detector
+):
+    """Once they are known, the pages of both are refused: no counter jumps."""
+    high = (both(5000 + n, 9000 + n) for n in range(1000))
+    low = (both(900 + n, 800 + n) for n in range(1000))
+    turns = [high, low] if first == "high" else [low, high]
+    accepted = []
+    for number in range(60 * in_a_row):
+        try:
+            accepted.append((number, detector.detect(next(turns[number // in_a_row % 2]))))
+        except (AnotherServer, CountersFell):
+            continue
 
-    refused(detector, next(low), CountersFell)
-    assert detector.detect(next(high)).is_foreign
-    for _ in range(20):
-        refused(detector, next(low), AnotherServer)
-        assert detector.detect(next(high)) == NOTHING
+    assert sum(restarts.vllm for _, restarts in accepted) <= 1
+    assert accepted[-1][0] <= 4 * in_a_row
+
+
+def test_a_server_that_is_left_alone_at_a_shared_address_is_accepted_after_a_while(detector):
+    """What it has counted is no growth: the last accepted page may have been the other's."""
+    detector.detect(both(5000, 9000))
+    refused(detector, both(900, 800), CountersFell)
+    refused(detector, both(5001, 9001), AnotherServer)
+    refused(detector, both(901, 801), AnotherServer, REFUSALS)
+
+    assert detector.detect(both(902, 802)) == Restarts(vllm=True, is_foreign=True)
+    assert detector.detect(both(903, 803)) == NOTHING
 
 
 def test_a_server_that_answers_for_long_and_then_leaves_again_was_another_one(detector):
@@ -144,10 +157,9 @@ def test_a_server_that_answers_for_long_and_then_leaves_again_was_another_one(de
     refused(detector, both(900, 800), CountersFell, WAITED)
     assert detector.detect(both(902, 802)).vllm
 
-    refused(detector, both(5001, 9001), AnotherServer, REFUSALS)
-    assert detector.detect(both(903, 803)) == NOTHING
-    refused(detector, both(5003, 9003), AnotherServer, REFUSALS)
-    assert detector.detect(both(5004, 9004)) == Restarts(is_foreign=True)
+    refused(detector, both(5001, 9001), AnotherServer)
+    refused(detector, both(903, 803), AnotherServer)
+    refused(detector, both(5003, 9003), AnotherServer)
 
 
 def test_counters_that_pass_their_old_values_after_a_restart_are_not_another_server(detector):
@@ -157,27 +169,103 @@ def test_counters_that_pass_their_old_values_after_a_restart_are_not_another_ser
         detector.detect(both(tokens, tokens + 150))
 
 
-def test_another_server_that_keeps_answering_is_accepted_but_its_past_is_no_growth(detector):
-    detector.detect(both(5000, 9000))
-    refused(detector, both(900, 800), CountersFell)
-    detector.detect(both(5001, 9001))
-    refused(detector, both(901, 801), AnotherServer, REFUSALS)
-
-    assert detector.detect(both(902, 802)) == Restarts(vllm=True, is_foreign=True)
+IDENTITIES = pytest.mark.parametrize(
+    ("old", "new"),
+    [({"start": 1.0}, {"start": 2.0}), ({"servers": {"a"}}, {"servers": {"b"}})],
+    ids=["start", "id"],
+)
 
 
-def test_an_older_process_is_refused_until_it_keeps_responding(detector):
-    """Two servers that answer in turn: only the newer one's numbers are taken."""
-    newer = page(counted(0, 100), start=2.0)
-    older = page(counted(0, 9000), start=1.0)
-    detector.detect(newer)
-    for _ in range(2 * REFUSALS):
-        refused(detector, older, AnotherServer)
-        assert detector.detect(newer) == NOTHING
+@IDENTITIES
+def test_another_identity_is_another_vllm_at_once_and_its_counters_began_anew_if_they_fell(
+    old, new, detector
+):
+    detector.detect(both(1000, 2000, **old))
 
-    refused(detector, older, AnotherServer, REFUSALS)
-    assert detector.detect(older) == Restarts(vllm=True, is_foreign=True)
-    assert detector.detect(older) == NOTHING
+    assert detector.detect(both(5, 7, **new)) == Restarts(vllm=True)
+    assert detector.detect(both(6, 8, **new)) == NOTHING
+
+
+def test_a_new_id_alone_says_nothing_of_counters(detector):
+    """As of another server behind the Service, whose counts are no growth."""
+    detector.detect(both(1000, 2000, servers={"a"}))
+
+    restarts = detector.detect(both(5000, 7000, servers={"b"}))
+
+    assert restarts == Restarts(vllm=True, is_foreign=True)
+
+
+def test_a_new_id_of_a_later_start_is_a_restart_whatever_it_has_counted(detector):
+    detector.detect(page(counted(0, 10), start=1.0, servers={"a"}))
+
+    assert detector.detect(page(counted(0, 90), start=2.0, servers={"b"})) == Restarts(vllm=True)
+
+
+def test_in_a_directory_that_nobody_wiped_counters_go_on_beside_the_old_id(detector):
+    detector.detect(both(1000, 2000, servers={"a"}))
+
+    assert detector.detect(both(1005, 2005, servers={"a", "b"})) == NOTHING
+    assert detector.detect(both(1010, 2010, servers={"a", "b", "c"})) == NOTHING
+    assert detector.detect(both(1, 2, servers={"d"})) == Restarts(vllm=True)
+
+
+def test_one_id_with_another_start_has_started_again(detector):
+    """A launcher starts its server again, which has the launcher's id."""
+    detector.detect(page(counted(0, 1000), start=1.0, servers={"a"}))
+
+    assert detector.detect(page(counted(0, 9), start=2.0, servers={"a"})) == Restarts(vllm=True)
+
+
+def test_counters_of_one_id_that_fall_started_again_in_the_same_process(detector):
+    """Elastic expert parallelism, on a page of several API servers."""
+    detector.detect(both(1000, 1000, servers={"a"}))
+    refused(detector, both(5, 5, servers={"a"}), CountersFell, WAITED)
+
+    restarts = detector.detect(both(9, 9, servers={"a"}))
+
+    assert restarts == Restarts(engines=frozenset({ENGINE_0, ENGINE_1}))
+
+
+@IDENTITIES
+@pytest.mark.parametrize("counts", [(1000, 5000), (5000, 1000)], ids=["more", "fewer"])
+@pytest.mark.parametrize("in_a_row", [1, 4])
+def test_an_identity_that_comes_back_after_another_one_is_one_of_several_servers(
+    old, new, counts, in_a_row, detector
+):
+    """No page of either is accepted, and at most the first change looks like a restart."""
+    turns = [old, new] * 20
+    accepted = []
+    for turn, identity in enumerate(turns):
+        for number in range(in_a_row):
+            tokens = counts[turn % 2] + 10 * turn + number
+            try:
+                accepted.append((turn, detector.detect(page(counted(0, tokens), **identity))))
+            except AnotherServer:
+                assert not detector.is_in_doubt
+
+    assert {turn for turn, _ in accepted} == {0, 1}
+    assert sum(restarts.vllm for _, restarts in accepted) == 1
+
+
+@IDENTITIES
+def test_of_several_servers_the_one_that_stays_is_accepted_and_its_past_is_no_growth(
+    old, new, detector
+):
+    detector.detect(page(counted(0, 5000), **old))
+    detector.detect(page(counted(0, 900), **new))
+    refused(detector, page(counted(0, 5001), **old), AnotherServer, REFUSALS)
+
+    restarts = detector.detect(page(counted(0, 5002), **old))
+    assert restarts == Restarts(vllm=True, is_foreign=True)
+    assert detector.detect(page(counted(0, 5003), **old)) == NOTHING
+    refused(detector, page(counted(0, 901), **new), AnotherServer)
+
+
+def test_a_server_with_an_id_and_one_without_that_answer_in_turn_are_several(detector):
+    detector.detect(page(counted(0, 5000), servers={"a"}))
+    refused(detector, page(counted(0, 900)), CountersFell)
+
+    refused(detector, page(counted(0, 5001), servers={"a"}), AnotherServer)
 
 
 def test_a_page_that_names_other_engines_each_time_takes_no_memory(detector):

@@ -12,18 +12,20 @@ from sidecar.engine.names import wanted
 from sidecar.errors import PageError, SettingsError
 from sidecar.requests.messages import (
     MAX_PACKET_BYTES,
-    READ_VERSIONS,
+    VERSION,
     Dropped,
     Hello,
     ReportPart,
     Unreadable,
 )
 from sidecar.requests.receiver import DROP_REASONS, PluginReceiver
+from sidecar.requests.tally import tally_of
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Limits
 from sidecar.settings.web_config import read_web_config
 
 CORPUS = Path(__file__).parent / "corpus"
+MOST_TOKENS = 2**53 * sum(range(1025))  # as many drafts of each length as there may be
 LIMITS = Limits.model_construct(page_bytes=65_536, series=100)
 
 
@@ -65,16 +67,20 @@ class Sink:
             case Dropped():
                 assert message.reason in DROP_REASONS
             case Unreadable():
-                assert message.version not in READ_VERSIONS
+                assert message.version != VERSION
             case Hello():
                 assert len(message.start) <= 64
             case ReportPart():
                 assert not self.first
-                tallies = [row.counts for _, row in message.rows]
+                tallies = [tally_of(numbers) for _, numbers in message.cells]
+                for counts in tallies:
+                    assert sum(counts.accepted_at) == counts.accepted_tokens
+                    assert sum(counts.drafted_at) == counts.draft_tokens
                 if message.end is not None:
-                    tallies.append(message.end.total)
+                    tallies += message.end.endings.values()
                 for counts in (*tallies, *message.finished):
-                    assert 0 <= counts.accepted_tokens <= counts.draft_tokens <= 2**53
+                    assert 0 <= counts.accepted_tokens <= counts.draft_tokens
+                    assert counts.draft_tokens <= MOST_TOKENS
         self.first &= isinstance(message, Dropped)
 
 

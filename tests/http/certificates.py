@@ -5,6 +5,7 @@ Also web configuration files that name them.
 
 import ssl
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import bcrypt
@@ -21,6 +22,7 @@ NEW = [
     "-days",
     "2",
 ]
+SIGNING = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
 OWN = [
     "-addext",
     "subjectAltName=DNS:localhost,IP:127.0.0.1",
@@ -40,11 +42,22 @@ class Authority:
     Its certificates are for localhost and 127.0.0.1, for servers and clients.
     """
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "ca",
+        *,
+        below: "Authority | None" = None,
+        extensions: Sequence[str] = SIGNING,
+    ) -> None:
+        """``below`` is the authority that signs its certificate; by default it does so itself."""
         self.folder = folder
-        self.certificate, self._key = self._made(name)
+        self.certificate, self._key = self._made(name, *extensions, signer=below)
 
-    def _made(self, name: str, *options: object) -> tuple[Path, Path]:
+    def _made(
+        self, name: str, *options: object, signer: "Authority | None" = None
+    ) -> tuple[Path, Path]:
+        signed = () if signer is None else ("-CA", signer.certificate, "-CAkey", signer._key)
         certificate, key = (self.folder / f"{name}.{kind}.pem" for kind in ("certificate", "key"))
         command = [
             "openssl",
@@ -55,6 +68,7 @@ class Authority:
             certificate,
             "-subj",
             f"/CN={name}",
+            *signed,
             *options,
         ]
         subprocess.run(command, check=True, capture_output=True)
@@ -62,7 +76,7 @@ class Authority:
 
     def issue(self, name: str) -> tuple[Path, Path]:
         """A new certificate and its key; replaces those of the same name."""
-        return self._made(name, "-CA", self.certificate, "-CAkey", self._key, *OWN)
+        return self._made(name, *OWN, signer=self)
 
     def trusting(self, client: str = "") -> ssl.SSLContext:
         """A client's context that trusts this authority.

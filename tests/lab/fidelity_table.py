@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from json import dumps
 from pathlib import Path
 from string import ascii_lowercase
@@ -25,7 +26,8 @@ from string import ascii_lowercase
 from sidecar.commands.fidelity import Fidelity, Required, Server
 from sidecar.commands.load.client import Client
 from sidecar.commands.load.workload import BUILT_IN, RequestOptions
-from sidecar.commands.outputs.greedy import compare_greedy
+from sidecar.commands.outputs import result
+from sidecar.commands.outputs.greedy import compare_greedy, control_of
 from sidecar.commands.outputs.replies import greedy_replies, sampled_replies
 from sidecar.commands.outputs.sampled import compare_sampled
 from sidecar.errors import MeasurementError
@@ -91,11 +93,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Those of one server; ``alone``: greedy, one request at a time."""
+    """Those of one server; ``alone``: greedy, one request at a time.
+
+    ``control``: sampled with a quarter of the requests in flight.
+    """
 
     greedy: list
     sampled: list
     alone: list = field(default_factory=list)
+    control: list | None = None
 
 
 def structured(verdict, samples):
@@ -149,18 +155,21 @@ async def outputs(server, asked, samples, *, is_reference=False):
         greedy = await greedy_replies(
             client, asked.greedy, GREEDY_TOKENS, CONCURRENCY, with_likely=is_reference
         )
-        alone = []
-        if is_reference:
-            alone = await greedy_replies(client, asked.greedy, GREEDY_TOKENS, 1)
-        sampled = await sampled_replies(
+        sample = partial(
+            sampled_replies,
             client,
             asked.sampled,
             {"temperature": 1.0},
             samples=samples,
             max_tokens=DRAFT_TOKENS + 2,
-            concurrency=CONCURRENCY,
         )
-    return Outputs(greedy, sampled, alone)
+        sampled = await sample(concurrency=CONCURRENCY)
+        if not is_reference:
+            return Outputs(greedy, sampled)
+
+        alone = await greedy_replies(client, asked.greedy, GREEDY_TOKENS, 1, with_likely=True)
+        control = await sample(concurrency=CONCURRENCY // 4)
+    return Outputs(greedy, sampled, alone, control)
 
 
 def compared(case, tested, reference):
@@ -168,15 +177,22 @@ def compared(case, tested, reference):
     control = None
     if case.asked.greedy:
         greedy = compare_greedy(tested.greedy, reference.greedy)
-        control = compare_greedy(reference.alone, reference.greedy)
-    sampled = compare_sampled(tested.sampled, reference.sampled)
+        control = control_of(reference.alone, reference.greedy)
+    sampled = compare_sampled(tested.sampled, reference.sampled, reference.control)
     return Fidelity(
         tested=Server("tested", case.method),
         reference=Server("reference", " ".join(case.reference)),
         greedy=greedy,
         control=control,
         sampled=sampled,
-        temperature=1.0,
+        asked=result.Asked(
+            prompts=len(case.asked.greedy) + len(case.asked.sampled),
+            contexts=None,
+            max_tokens=GREEDY_TOKENS,
+            sampled_tokens=DRAFT_TOKENS + 2,
+            temperature=1.0,
+            extra_body=case.asked.extra_body,
+        ),
     )
 
 
@@ -191,12 +207,16 @@ def greedy_column(compared_greedy):
     return f"{same} of {compared_greedy.prompts}{largest}"
 
 
+def control_column(control):
+    return "" if control is None else greedy_column(control.outputs)
+
+
 def row(name, case, fidelity, seconds):
     sampled = fidelity.sampled
     samples = f"{len(case.asked.sampled)} x {case.samples:,} and {case.asked.samples:,}"
     chance = "< 0.001" if sampled.p < 0.001 else f"{sampled.p:.3f}"
     columns = (
-        *(name, greedy_column(fidelity.greedy), greedy_column(fidelity.control)),
+        *(name, greedy_column(fidelity.greedy), control_column(fidelity.control)),
         *(samples, chance, len(sampled.places)),
         *(points(sampled.noticeable), points(sampled.noticeable_anywhere)),
         *(fidelity.verdict(case.required), f"{seconds:.0f}"),

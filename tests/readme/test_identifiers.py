@@ -12,7 +12,7 @@ from tests.readme.test_pages import PAGES
 ROOT = Path(__file__).parents[2]
 RELEASED = ROOT / "tests" / "data" / "released-metrics.txt"
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Names of other programs that nothing here uses: vLLM's, Kubernetes', Ray's and Grafana's.
+# Names of other programs that nothing here uses: vLLM's, Kubernetes', Ray's, Istio's and Grafana's.
 ELSEWHERE = {
     "DYN_FORWARDPASS_METRIC_PORT",
     "KubeNodeNotReady",
@@ -24,6 +24,7 @@ ELSEWHERE = {
     "_input_fits_in_drafter",
     "disable_by_batch_size",
     "disable_padded_drafter_batch",
+    "excludeInboundPorts",
     "fly_window_size",
     "lastTimestamp",
     "online_serving",
@@ -31,6 +32,7 @@ ELSEWHERE = {
     "remoteWrite",
     "repetition_detection",
     "podTargetLabels",
+    "portLevelMtls",
     "speculative_model",
     "tcpSocket",
     "validate_tokens",

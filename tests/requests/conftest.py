@@ -131,21 +131,34 @@ def plain(listen):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The plug-in's clocks, which stand until they are moved; a report takes no time."""
-    now = SimpleNamespace(
-        monotonic=lambda: now.at, time=lambda: 2000 + now.at, perf_counter=lambda: 0.0, at=10.0
-    )
+    """The plug-in's clocks, which stand until they are moved."""
+    now = SimpleNamespace(monotonic=lambda: now.at, time=lambda: 2000 + now.at, at=10.0)
     monkeypatch.setattr(plugin, "time", now)
     return now
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_connected(monkeypatch):
+    """Closes at the end what plug-ins have opened: schedulers are freed some time later."""
+    links, own = [], plugin.Link.__init__
+
+    def opened(link, path):
+        own(link, path)
+        links.append(link)
+
+    monkeypatch.setattr(plugin.Link, "__init__", opened)
+    yield
+    for link in links:
+        link.close()
 
 
 @pytest.fixture
 def installed(socket_path):
     """Makes scheduler classes that the plug-in has wrapped."""
 
-    def install(base=Scheduler):
-        cls = fresh(base)
-        plugin.install(cls, "0.32.0", str(socket_path))
+    def install(version="0.32.0", server="a1b2"):
+        cls = fresh(Scheduler)
+        plugin.install(cls, version, str(socket_path), server)
         return cls
 
     return install
@@ -153,16 +166,12 @@ def installed(socket_path):
 
 @pytest.fixture
 def made(installed):
-    """Makes observed schedulers, with waiting requests, and closes their connections at the end."""
-    schedulers = []
+    """Makes observed schedulers, with waiting requests."""
 
-    def make(*requests, base=Scheduler, **config):
-        schedulers.append(installed(base)(**config))
+    def make(*requests, **config):
+        scheduler = installed()(**config)
         for request in requests:
-            schedulers[-1].add_request(request)
-        return schedulers[-1]
+            scheduler.add_request(request)
+        return scheduler
 
-    yield make
-    for scheduler in schedulers:
-        if scheduler._specdec_link.socket is not None:
-            scheduler._specdec_link.socket.close()
+    return make

@@ -11,9 +11,18 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-NOT_SUMMED = {"ending", "steps"}  # of the tables: all others sum to the total
 OUTCOMES = ("stopped", "length", "repetition", "aborted", "error")
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
+STEPS = (
+    "steps", "seconds", "decodes", "request_seconds", "tokens", "prefill_tokens", "context_tokens",
+    "drafts",
+)  # fmt: skip
+FINISHED = (
+    "temperature", "bits", "adapter", "prompt_tokens", "cached_tokens", "output_tokens", "outcome",
+    "ending", "drafts", "draft_tokens", "accepted_tokens", "arrival", "first_token", "last_token",
+)  # fmt: skip
+PARAMETERS = {8: "min_p", 16: "logit_bias"}
+OWN = 32
 
 
 @dataclass
@@ -23,18 +32,50 @@ class SchedulerLife:
     hello: dict = field(default_factory=dict)
     hellos: int = 0
     end: dict = field(default_factory=dict)
-    total: dict = field(default_factory=dict)
     lost: int = 0
-    reports: int = 0
+    reports: int = 0  # whole ones that changed a total
+    cuts: int = 0  # whole ones
     packets: int = 0
-    done: list = field(default_factory=list)  # finished requests
-    tables: dict = field(default_factory=lambda: defaultdict(dict))
-    since: dict = field(default_factory=dict)  # when a row's key first appeared, by table and key
-    arriving: dict = field(default_factory=lambda: defaultdict(dict))
+    rows: list = field(default_factory=list)  # finished requests, as they came
+    cells: dict = field(default_factory=dict)  # numbers by temperature, bits, prompt and adapter
+    steps: dict = field(default_factory=dict)  # by decodes, context and whether they are mixed
+    arriving: dict = field(default_factory=dict)
+
+    @property
+    def done(self):
+        """Finished requests."""
+        return [_finished(row) for row in self.rows]
 
     @property
     def state(self):
         return self.hello.get("state")
+
+    @property
+    def tables(self):
+        """What was counted, by what it is counted by, then by key."""
+        tables = defaultdict(dict)
+        for key, numbers in self.cells.items():
+            for name, part in _keys(*key).items():
+                row = tables[name].get(part, {})
+                tables[name][part] = _added(row, _row(numbers, positions=name == "temperature"))
+        tables["steps"] = {
+            key: dict(zip(STEPS, numbers, strict=True)) for key, numbers in self.steps.items()
+        }
+        names = (*OUTCOMES, *COUNTS)
+        tables["ending"] = {
+            ending: dict(zip(names, numbers, strict=True))
+            for ending, numbers in self.end.get("endings", {}).items()
+            if any(numbers)
+        }
+        return tables
+
+    @property
+    def total(self):
+        """All cells together."""
+        total = {}
+        for numbers in self.cells.values():
+            total = _added(total, _row(numbers))
+        return total
 
     def sums(self, table):
         """Requests, drafts, draft tokens and accepted tokens over the table's rows."""
@@ -44,25 +85,75 @@ class SchedulerLife:
 
     def totals(self):
         """Drafts, draft tokens and accepted tokens."""
-        return tuple(self.total.get(name, 0) for name in COUNTS)
+        total = self.total
+        return tuple(total.get(name, 0) for name in COUNTS)
 
     def finished(self):
         """The same as ``sums``, over the finished requests."""
         return (len(self.done), *(sum(request[name] for request in self.done) for name in COUNTS))
 
 
-def _falls(before, after):
-    numbers = {name: value if isinstance(value, list) else [value] for name, value in after.items()}
-    earlier = {
-        name: value if isinstance(value, list) else [value] for name, value in before.items()
+def sampling(temperature, bits):
+    if temperature is None:
+        return None
+    if temperature == 0:
+        return "greedy"
+    return "penalties" if bits & 4 else "filtered" if bits & 2 else "plain"
+
+
+def _keys(temperature, bits, prompt, adapter):
+    if prompt is None:  # too many combinations: only the temperature is known
+        others = dict.fromkeys(("prompt_tokens", "output", "sampling", "adapter"), "other")
+        return {"temperature": temperature, **others}
+    return {
+        "temperature": temperature,
+        "prompt_tokens": prompt,
+        "output": "structured" if bits & 1 else "free",
+        "sampling": sampling(temperature, bits),
+        "adapter": adapter or "",
     }
-    return any(
-        new < old for name in earlier for old, new in zip(earlier[name], numbers[name], strict=True)
-    )
+
+
+def _row(numbers, *, positions=False):
+    half = (len(numbers) - len(OUTCOMES)) // 2
+    drafted, accepted = numbers[len(OUTCOMES) :][:half], numbers[len(OUTCOMES) + half :]
+    row = dict(zip(OUTCOMES, numbers, strict=False)) | {
+        "drafts": sum(drafted),
+        "draft_tokens": sum(length * number for length, number in enumerate(drafted)),
+        "accepted_tokens": sum(length * number for length, number in enumerate(accepted)),
+    }
+    if positions:
+        row["drafted_at"] = [sum(drafted[position:]) for position in range(1, half)]
+        row["accepted_at"] = [sum(accepted[position:]) for position in range(1, half)]
+    return row
+
+
+def _added(row, more):
+    return {
+        name: [*map(sum, zip(row[name], number, strict=True))]
+        if isinstance(number, list)
+        else row[name] + number
+        for name, number in more.items()
+    } if row else more  # fmt: skip
+
+
+def _finished(row):
+    request = dict(zip(FINISHED, row, strict=True))
+    bits = request.pop("bits")
+    return request | {
+        "structured": bool(bits & 1),
+        "sampling": sampling(request["temperature"], bits),
+        "parameters": [name for bit, name in PARAMETERS.items() if bits & bit],
+        "is_own": bool(bits & OWN),
+    }
+
+
+def _falls(before, after):
+    return any(new < old for old, new in zip(before, after, strict=True))
 
 
 class PlainReceiver:
-    """Listens at a path, in threads; keeps the latest of each row, by the scheduler's ``start``.
+    """Listens at a path, in threads; keeps the latest of each cell, by the scheduler's ``start``.
 
     Packets are processed as a whole: ``until`` never sees part of one.
     """
@@ -71,8 +162,7 @@ class PlainReceiver:
         self._taking = threading.RLock()
         self.path, self.lives = path, {}
         self._reading = []  # sockets and the threads that read and close them; the listener first
-        self.fallen = 0  # rows in which a number decreased
-        self.torn = 0  # reports that are not one cut
+        self.fallen = 0  # cells in which a number decreased
         self._listen(mode)
 
     def _listen(self, mode):
@@ -97,13 +187,13 @@ class PlainReceiver:
     def _read(self, connection):
         life = None
         with connection, suppress(OSError):
-            while packet := connection.recv(65_537):
-                assert len(packet) <= 65_536
+            while packet := connection.recv(131_073):
+                assert len(packet) <= 131_072
                 with self._taking:
                     life = self._take(json.loads(packet), life)
 
     def _take(self, packet, life):
-        assert packet["v"] == 3
+        assert packet["v"] == 4
         if hello := packet.get("hello"):
             life = self.lives.setdefault(hello["start"], SchedulerLife())
             life.hello = hello
@@ -114,25 +204,23 @@ class PlainReceiver:
 
     def _report(self, report, life):
         life.packets += 1
-        life.done += report["finished"]
-        assert report["tables"].keys() <= set(life.hello["tables"])
-        for name, rows in report["tables"].items():
-            for row in rows:
-                key = tuple(row["key"]) if name == "steps" else row["key"]
-                life.arriving[name][key] = row["counts"]
-                life.since[name, key] = row["since"]
+        items = [*report["requests"], *report["steps"], *report["finished"]]
+        assert len(items) <= 64
+        life.rows += report["finished"]
+        for *key, numbers in report["requests"]:
+            life.arriving["cells", tuple(key)] = numbers
+        for *key, numbers in report["steps"]:
+            life.arriving["steps", tuple(key)] = numbers
         if end := report["end"]:
-            # else more finished requests of the same cut
-            life.reports += end["total"] != life.total
-            self.fallen += _falls(life.total, end["total"])
-            life.end, life.total, life.lost = end, end["total"], end["lost"]
-            for name, rows in life.arriving.items():
-                for key, row in rows.items():
-                    self.fallen += _falls(life.tables[name].get(key, {}), row)
-                    life.tables[name][key] = row
+            before = life.total
+            for (name, key), numbers in life.arriving.items():
+                known = getattr(life, name)
+                self.fallen += _falls(known.get(key, [0] * len(numbers)), numbers)
+                known[key] = numbers
             life.arriving.clear()
-            summed = set(life.hello["tables"]) - NOT_SUMMED
-            self.torn += any(life.sums(name)[1:] != life.totals() for name in summed)
+            life.end, life.lost = end, end["lost"]
+            life.cuts += 1
+            life.reports += life.total != before
 
     def die(self):
         """Ends like a killed sidecar.

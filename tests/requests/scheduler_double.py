@@ -1,23 +1,13 @@
-"""The demo's scheduler with steps that a test dictates, and as vLLM's was before 0.14."""
+"""The demo's scheduler with steps that a test dictates."""
 
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 
-from sidecar.demo.scheduler import Request as SimulatedRequest
+from sidecar.demo.scheduler import Request, SchedulerOutput, SimulatorOptions
 from sidecar.demo.scheduler import Scheduler as SimulatedScheduler
-from sidecar.demo.scheduler import SchedulerOutput, SimulatorOptions
 
 DEPTH = 3
-
-
-class Request(SimulatedRequest):
-    """Its output tokens are those that it is given, whatever the steps give it; these count."""
-
-    num_output_tokens = 0
-
-    def append_output_token_ids(self, token_ids):
-        self.num_output_tokens += len(token_ids)
 
 
 def request(
@@ -28,22 +18,15 @@ def request(
     structured=False,
     adapter=None,
     max_tokens=10**9,
-    output=None,
     **parameters,
 ):
-    """``output`` are its output tokens, where the scheduler is to show them."""
-    made = Request(
+    return Request(
         request_id=name, random=Random(0),
         sampling_params=SimpleNamespace(temperature=temperature, **parameters),
         num_prompt_tokens=prompt, max_tokens=max_tokens, arrival_time=1000.0,
         use_structured_output=structured,
         lora_request=None if adapter is None else SimpleNamespace(lora_name=adapter),
     )  # fmt: skip
-    if output is None:
-        del made.output_token_ids  # as of a vLLM that does not show them
-    else:
-        made.output_token_ids = output
-    return made
 
 
 class Scheduler(SimulatedScheduler):
@@ -57,6 +40,7 @@ class Scheduler(SimulatedScheduler):
         self.vllm_config.model_config.served_model_name = ["m", "alias"]
         self.vllm_config.parallel_config.pipeline_parallel_size = stages
         self.counted = (0, 0, 0)
+        self.pause_state = "unpaused"
 
     def step(self, results, *, resumed=(), invalid=None, computes=None):
         """One step; ``results`` is (draft tokens, sampled tokens) by request id, in that order.
@@ -97,33 +81,26 @@ class Scheduler(SimulatedScheduler):
         self.finish_requests(names, SimpleNamespace(name=status))
         self.step({})
 
+    def update_from_output(self, scheduler_output, model_runner_output):
+        """Like vLLM's from 0.16 on, it counts no draft that came back without a token."""
+        index = model_runner_output.req_id_to_index
+        verified = {
+            name: draft
+            for name, draft in scheduler_output.scheduled_spec_decode_tokens.items()
+            if name in index and model_runner_output.sampled_token_ids[index[name]]
+        }
+        return super().update_from_output(
+            replace(scheduler_output, scheduled_spec_decode_tokens=verified), model_runner_output
+        )
+
     def _free_request(self, request, delay_free_blocks=False):
         if not delay_free_blocks:
             self.requests.pop(request.request_id, None)
         return "transfer parameters", None
 
 
-class OldScheduler(Scheduler):
-    """Like vLLM's before 0.14, whose statistics are not told which request they are of."""
-
-    def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens):
-        return SimulatedScheduler.make_spec_decoding_stats(
-            self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, None, ""
-        )
-
-    def update_from_output(self, scheduler_output, model_runner_output):
-        stats, index = None, model_runner_output.req_id_to_index
-        for name, draft in scheduler_output.scheduled_spec_decode_tokens.items():
-            if name in self.requests:
-                accepted = len(model_runner_output.sampled_token_ids[index[name]]) - 1
-                stats = self.make_spec_decoding_stats(stats, len(draft), accepted)
-        without_drafts = replace(scheduler_output, scheduled_spec_decode_tokens={})
-        reports = super().update_from_output(without_drafts, model_runner_output)
-        reports[0].speculation = stats
-        return reports
-
-    def _free_request(self, request):
-        return super()._free_request(request)
+COUNTING = ("make_spec_decoding_stats", "update_from_output", "_free_request")
+METHODS = (*COUNTING, "schedule")
 
 
 def fresh(base):
@@ -131,7 +108,7 @@ def fresh(base):
 
     Like vLLM's, it defines the methods itself.
     """
-    names = ("__init__", "make_spec_decoding_stats", "update_from_output", "_free_request")
+    names = ("__init__", *METHODS)
     return type("Scheduler", (base,), {name: _copy(getattr(base, name)) for name in names})
 
 

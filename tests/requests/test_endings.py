@@ -205,3 +205,62 @@ def test_a_reply_is_empty_if_it_stops_with_nothing_before_its_end_token(tokens, 
 def test_an_output_that_repeats_itself_until_it_is_cut_off_is_a_loop(text, outcome):
     """Whether the limit of tokens or the client cuts it off."""
     assert ending(tokens_of(text), outcome) == "loop"
+
+
+class Counted(list):
+    """Counts how many tokens are taken from it, alone and in slices, and how often in slices."""
+
+    taken = 0
+    slices = 0
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        self.taken += len(found) if isinstance(place, slice) else 1
+        self.slices += isinstance(place, slice)
+        return found
+
+
+def chosen_outputs():
+    """What a client may have the model say, to make the search for a loop take long."""
+    yield [1000] * 640
+    for gap in (1, 20, 21, 40, 43, 44, 60, 63, 64, 80, 127, 128, 129, 199, 200, 300, 390, 599):
+        yield ([1000] * gap + [2000] + [1000] * (639 - gap))[::-1]
+    for block in (2, 3, 5, 7, 11, 13, 20, 21, 43, 63, 100, 199):
+        backwards = []
+        while len(backwards) < 640:
+            backwards += [1000] * block + [2000 + len(backwards)]
+        yield backwards[:640][::-1]
+    for every in (2, 3, 10):
+        yield [11 if place % every == 0 else 256 * place for place in range(640)]
+    # Tokens whose lowest bytes are the same, so that each place looks like a candidate.
+    yield [256 * place for place in range(5000)]
+    for period in (1, 22, 64, 200):
+        yield [256 * (place // period) + place % period for place in range(5000)]
+        looped = [256 * (place % period) for place in range(640)]
+        yield [*looped[:20], 7, *looped[21:]]
+    chance = random.Random(2)
+    for _ in range(300):
+        yield [chance.choice((5, 261)) for _ in range(640)]
+
+
+def test_whether_an_output_loops_takes_about_the_same_whatever_it_is():
+    """Its last tokens once, and a few candidates: not a list at each place that looks like one."""
+    tokens = Counted(range(10_000))
+    assert ending(tokens, "length") == "normal"
+    assert (tokens.slices, tokens.taken) == (1, 328)
+
+    most_taken = most_slices = 0
+    for output in (*outputs(), *chosen_outputs()):
+        tokens = Counted(output)
+        ending(tokens, "aborted")
+        most_taken = max(most_taken, tokens.taken)
+        most_slices = max(most_slices, tokens.slices)
+
+    assert most_slices <= 1 + 9
+    assert most_taken <= 328 + 9 * (600 + 4)
+
+
+def test_an_output_of_any_tokens_is_looked_at():
+    """They are any integers of a vocabulary."""
+    assert ending([2**31, 5, 2**40] * 30, "length") == "loop"
+    assert ending([-1] * 64, "aborted") == "loop"

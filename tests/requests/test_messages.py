@@ -2,15 +2,16 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from sidecar.requests import messages
 from sidecar.requests.messages import (
-    MAX_FINISHED,
-    READ_VERSIONS,
+    MAX_ITEMS,
+    VERSION,
     Configuration,
     FinishedRequest,
     HelloState,
@@ -21,23 +22,28 @@ from sidecar.requests.messages import (
     Unreadable,
     read_packet,
 )
-from sidecar.requests.tables import GROUPED, Table
-from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
+from sidecar.requests.tables import CellKey
+from sidecar.requests.tally import (
+    MAX_POSITIONS,
+    NO_REQUESTS,
+    Outcome,
+    Tally,
+    are_possible,
+    tally_of,
+)
 from tests.requests.packets import (
+    CELLS,
     END,
     FINISHED,
     HELLO,
+    HOT,
+    OWN,
     REPORT,
-    REPORT_VERSION_2,
+    STEP_CELLS,
     STEPS,
-    TABLES,
+    WARM,
     finishing,
     packet,
-    row,
-)
-
-TOTAL = Tally(
-    stopped=3, length=2, aborted=3, error=5, drafts=10, draft_tokens=30, accepted_tokens=20
 )
 
 
@@ -45,90 +51,144 @@ def test_a_packet_is_read_with_all_its_parts():
     """Every field of the format arrives as what it was."""
     read = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
 
-    assert read.hello is not None
-    assert (read.hello.state, read.hello.speculation.method) == (HelloState.OBSERVING, "ngram")
-    assert read.hello.speculation.schedule == ((1, 4, 3),)
-    assert read.hello.configuration == Configuration(max_num_seqs=64, quantization="fp8")
-    known = {*HELLO["tables"]} - {"steps"}
-    assert read.hello.tables == known, "tables that it does not know are left"
-    tables = read.report.tables
-    warm, hot = tables[Table.TEMPERATURE]
-    assert (warm.key, warm.since, hot.key) == (70, 1.7e9, 201)
-    assert warm.counts + hot.counts == replace(
-        TOTAL, drafted_at=(10, 10, 10), accepted_at=(10, 7, 3)
+    hello = read.hello
+    assert (hello.state, hello.speculation.method) == (HelloState.OBSERVING, "ngram")
+    assert (hello.server, hello.own, hello.full) == ("a1b2", ("update_from_output",), False)
+    assert hello.speculation.schedule == ((1, 4, 3),)
+    assert hello.configuration == Configuration(max_num_seqs=64, quantization="fp8")
+
+    assert read.report.cells == (
+        (CellKey(70, 2, 7, "tenant"), tuple(WARM)),
+        (CellKey(201, 0, None, None), tuple(HOT)),
     )
-    others = tables[Table.PROMPT_TOKENS] + tables[Table.OUTPUT]
-    assert [(row.key, row.counts) for row in others] == [(7, TOTAL), ("free", TOTAL)]
-    assert [row.key for row in tables[Table.ADAPTER]] == ["", "other"]
-    assert [row.key for row in tables[Table.ENDING]] == ["loop"]
-    (steps,) = read.report.steps
-    assert (steps.key, steps.counts) == (StepKey(3, 5, is_mixed=True), StepTally(**STEPS))
-    assert read.report.end == ReportEnd(**{**END, "total": TOTAL})
-    assert [table for table, _ in read.report.rows].count(Table.TEMPERATURE) == 2
-    finished = {**FINISHED, "parameters": ("min_p",), "outcome": Outcome.ABORTED}
+    assert read.report.steps == ((StepKey(8, 5, is_mixed=True), StepTally(**STEPS)),)
+    endings = {
+        "normal": Tally(stopped=2, length=2, aborted=3, error=5, drafts=8, draft_tokens=24,
+                        accepted_tokens=14),
+        "loop": Tally(stopped=1, drafts=2, draft_tokens=6, accepted_tokens=6),
+        "empty": NO_REQUESTS,
+    }  # fmt: skip
+    assert read.report.end == ReportEnd(**{**END, "endings": endings})
+
+    finished = {name: value for name, value in FINISHED.items() if name != "bits"} | {
+        "structured": True, "sampling": "penalties", "parameters": ("min_p",), "is_own": False,
+        "outcome": Outcome.ABORTED,
+    }  # fmt: skip
     assert read.report.finished == (FinishedRequest(**finished),)
 
 
-def test_version_2_becomes_the_same_structures_and_says_nothing_of_what_is_new():
-    """Pods with the plug-in of an earlier release keep their split."""
-    hello = {name: value for name, value in HELLO.items() if name != "tables"}
-    old = read_packet(packet(2, hello=hello, report=REPORT_VERSION_2))
-    new = read_packet(packet(hello=HELLO, report=REPORT))
+def test_the_numbers_of_a_cell_are_a_tally_by_position():
+    """They count drafts by their length, of which the rest follows."""
+    warm, hot = tally_of(WARM), tally_of(HOT)
 
-    assert old.hello == replace(new.hello, tables=None)
-    assert old.report.tables == {
-        table: rows for table, rows in new.report.tables.items() if table is not Table.ENDING
-    }
-    assert [row.key for row in old.report.steps] == [StepKey(3)]
-    assert old.report.end == ReportEnd(total=TOTAL, lost=0)
+    assert warm == Tally(
+        stopped=1, length=2, aborted=3, error=4, drafts=6, draft_tokens=18, accepted_tokens=12,
+        drafted_at=(6, 6, 6), accepted_at=(6, 4, 2),
+    )  # fmt: skip
+    assert warm + hot == Tally(
+        stopped=3, length=2, aborted=3, error=5, drafts=10, draft_tokens=30, accepted_tokens=20,
+        drafted_at=(10, 10, 10), accepted_at=(10, 7, 3),
+    )  # fmt: skip
+    assert tally_of(WARM, by_position=False) == replace(warm, drafted_at=(), accepted_at=())
 
 
-def test_unknown_fields_and_tables_are_ignored():
+@given(
+    drafts=st.lists(
+        st.integers(0, 40).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, 40)))
+    )
+)
+def test_any_drafts_become_their_own_sums(drafts):
+    """Short and long drafts in one cell; positions past the limit add to the last."""
+    drafts = [(drafted, min(drafted, accepted)) for drafted, accepted in drafts]
+    by_length = [0] * 82
+    for drafted, accepted in drafts:
+        by_length[drafted] += 1
+        by_length[41 + accepted] += 1
+    numbers = [0] * 5 + by_length
+
+    tally = tally_of(numbers)
+
+    assert are_possible(numbers)
+    assert tally.drafts == len(drafts)
+    assert tally.draft_tokens == sum(tally.drafted_at) == sum(one for one, _ in drafts)
+    assert tally.accepted_tokens == sum(tally.accepted_at) == sum(one for _, one in drafts)
+    assert tally.accepted_at[:31] == tuple(
+        sum(accepted > place for _, accepted in drafts) for place in range(31)
+    )
+    assert len(tally.drafted_at) == MAX_POSITIONS
+
+
+UNKNOWN = {**FINISHED, "temperature": None, "cached_tokens": None, "output_tokens": None} | (
+    dict.fromkeys(("ending", "arrival", "first_token"))
+)
+
+
+def test_what_is_unknown_of_a_request_is_none_and_no_group():
+    """As of a session's, or of parameters that are nonsense."""
+    read = read_packet(packet(hello=HELLO, report=finishing(UNKNOWN, {**UNKNOWN, "bits": OWN})))
+
+    one, own = read.report.finished
+    assert (one.temperature, one.sampling, one.output_tokens, one.ending) == (None,) * 4
+    assert (one.decoded_tokens, one.is_own, own.is_own) == (0, False, True)
+
+
+def test_unknown_fields_are_ignored():
     """So that a later plug-in may send more without another version of the format."""
-    table = [{"key": 1, "since": 1, "counts": {}, "new": 1}]
-    tables = {**TABLES, "backend": table}
-    tables["output"] = [{**row, "counts": {**row["counts"], "new": 1}} for row in TABLES["output"]]
-    later = {
-        "tables": tables,
-        **finishing({**FINISHED, "new": {}}),
-        "end": {**END, "new": 1},
-    }
-    hello = {**HELLO, "new": 1, "tables": [*HELLO["tables"], "backend"]}
+    later = {**REPORT, **finishing(FINISHED), "end": {**END, "new": 1}, "new": [1]}
+    hello = {**HELLO, "new": 1, "configuration": {**HELLO["configuration"], "new": {}}}
 
     read = read_packet(packet(hello=hello, report=later, new=1))
 
     assert read == read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
 
 
+def cell(temperature=70, bits=0, prompt=7, adapter=None, numbers=WARM):
+    return {"requests": [[temperature, bits, prompt, adapter, numbers]]}
+
+
+def steps(decodes=8, context=5, is_mixed=False, **numbers):
+    return {"steps": [[decodes, context, is_mixed, [*{**STEPS, **numbers}.values()]]]}
+
+
 WRONG_HELLO = (
     *({"state": "asleep"}, {"reason": "x" * 201}, {"engine": -1}, {"start": ""}),
-    *({"tables": tables} for tables in ("temperature", {"temperature": 1}, ["x"] * 65)),
+    *({"server": ""}, {"server": "x" * 65}, {"own": "all"}, {"own": ["x"] * 17}, {"full": 1}),
+    *({"vllm": "x" * 65}, {"vllm": 32}),
 )
 WRONG_FINISHED = (
-    *({"temperature": temperature} for temperature in ("70", True)),
+    *({"temperature": temperature} for temperature in ("70", True, -1, 202)),
     *({"arrival": arrival} for arrival in (float("nan"), float("inf"))),
-    *({"drafts": 2**53 + 1}, {"accepted_tokens": -1}, {"outcome": "lost"}),
+    *({"drafts": 2**53 + 1}, {"accepted_tokens": -1}, {"outcome": "lost"}, {"ending": "sad"}),
+    *({"bits": None}, {"prompt_tokens": None}, {"adapter": "a" * 257}),
+    {"accepted_tokens": 61},  # more than drafted
 )
-
-
-WRONG_TABLES: tuple[dict[str, Any], ...] = (
-    *({"temperature": [row(key)]} for key in ("hot", -1, 10**9)),
-    {"temperature": [row(70, drafted_at=[0] * 33)]},
-    {"temperature": [row(70, since=float("inf"))]},
-    {"prompt_tokens": [row(65)]},
-    *({table: [row("else")]} for table, one in GROUPED.items() if one.labels),
-    {"adapter": [row("a" * 257)]},
-    {"adapter": [row(str(key)) for key in range(258)]},
-    *(
-        {"steps": [{"key": key, "since": 1, "counts": STEPS}]}
-        for key in (3, [3, 5], [3, 5, 1], [3, 21, True], [-1, 5, True])
-    ),
-    {"steps": [{"key": [1, 1, False], "since": 1, "counts": {**STEPS, "request_seconds": -0.5}}]},
-    # More accepted than drafted, in a row and at a position:
-    {"output": [row("free", drafts=1, draft_tokens=2, accepted_tokens=3)]},
-    {"temperature": [row(70, drafts=1, draft_tokens=1, drafted_at=[1, 0], accepted_at=[0, 1])]},
-    # Positions that do not sum to the row's draft tokens:
-    {"temperature": [row(70, drafts=1, draft_tokens=3, drafted_at=[1, 1])]},
+WRONG_REPORT = (
+    *(cell(temperature=temperature) for temperature in ("hot", -1, 202, 7.5)),
+    *(cell(prompt=65), cell(prompt=-1), cell(bits=-1), cell(bits=None), cell(adapter="a" * 257)),
+    *(cell(numbers=numbers) for numbers in ([], [0] * 5, [-1, *WARM[1:]], ["1", *WARM[1:]])),
+    cell(numbers=[0] * 2057),  # of drafts of more than 1,024 tokens
+    cell(numbers=[*WARM, 0]),  # a number too many
+    cell(numbers=[0, 0, 0, 0, 0, 0, 1, 0, 1, 1, 0]),  # two drafts, of which three came back
+    cell(numbers=[0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1]),  # a draft of 1 token, 2 of them accepted
+    cell(numbers=[0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 2]),  # drafts of 1 and of 2, 2 accepted of each
+    {"requests": [[70, 0, 7, None]]},
+    {"requests": [[70, 0, 7, None, WARM, 1]]},
+    *(steps(decodes=decodes) for decodes in (0, -1, True, 1.5)),
+    *(steps(context=21), steps(is_mixed=1), steps(request_seconds=-0.5), steps(steps=1.5)),
+    {"steps": [[8, 5, False, [*STEPS.values(), 1]]]},
+    {"steps": [[8, [*STEPS.values()]]]},
+    {"requests": [CELLS[0]] * (MAX_ITEMS + 1)},
+    {"steps": STEP_CELLS * (MAX_ITEMS + 1)},
+    {"end": {**END, "at": None}},
+    {"end": {**END, "lost": 1.5}},
+    {"end": {**END, "endings": {"sad": [0] * 8}}},
+    {"end": {**END, "endings": {"loop": [0] * 7}}},
+    {"end": {**END, "endings": {"loop": [1, 0, 0, 0, 0, 1, 2, 3]}}},  # more than drafted
+    {"end": {name: END[name] for name in END if name != "endings"}},
+    finishing({name: FINISHED[name] for name in FINISHED if name != "arrival"}),
+    finishing({**FINISHED, "new": 1}),
+    finishing(*[FINISHED] * (MAX_ITEMS + 1)),
+    {"finished": FINISHED},
 )
 
 
@@ -136,21 +196,8 @@ WRONG_TABLES: tuple[dict[str, Any], ...] = (
     "parts",
     [
         *({"hello": {**HELLO, **wrong}} for wrong in WRONG_HELLO),
-        *({"report": finishing({**FINISHED, **wrong})} for wrong in WRONG_FINISHED),
-        {"report": {"end": {**END, "total": [1, 2, 3]}}},
-        {"report": {"end": {"total": END["total"]}}},
-        {"report": {"end": {**END, "lost": 1.5}}},
-        *({"report": {"tables": tables}} for tables in WRONG_TABLES),
-        {"report": finishing({key: FINISHED[key] for key in FINISHED if key != "arrival"})},
-        {"report": finishing(*[FINISHED] * (MAX_FINISHED + 1))},
-        {"report": {"finished": FINISHED}},
-        # More accepted than drafted:
-        {"report": finishing(FINISHED, {**FINISHED, "accepted_tokens": 61})},
-        {
-            "report": {
-                "end": {**END, "total": {"drafts": 1, "draft_tokens": 2, "accepted_tokens": 3}}
-            }
-        },
+        *({"report": finishing(FINISHED, {**FINISHED, **wrong})} for wrong in WRONG_FINISHED),
+        *({"report": wrong} for wrong in WRONG_REPORT),
     ],
 )
 def test_a_field_out_of_its_type_or_range_refuses_the_packet(parts):
@@ -159,7 +206,12 @@ def test_a_field_out_of_its_type_or_range_refuses_the_packet(parts):
         read_packet(packet(**parts))
 
 
-VERSIONS = {2: messages._PacketVersion2, 3: messages._PacketVersion3}
+@pytest.mark.parametrize(
+    "report", [cell(), steps(), {}, {"end": END}, finishing(*[FINISHED] * MAX_ITEMS)]
+)
+def test_what_the_wrong_packets_were_made_from_is_read(report):
+    """Else they might be refused for another reason."""
+    assert read_packet(packet(hello={**HELLO, "server": None}, report=report)).report is not None
 
 
 @pytest.mark.parametrize(
@@ -184,31 +236,35 @@ def test_the_speculative_config_is_read_only_as_an_object_of_plain_values(option
     assert read_packet(packet(hello=hello)).hello.speculation.options == options
 
 
-@pytest.mark.parametrize("version", READ_VERSIONS)
 @pytest.mark.parametrize(
     "report",
     [
         b'"finished":[' + b"{}," * 20_000 + b"{}]",
+        b'"finished":[' + b"[]," * 20_000 + b"[]]",
         b'"steps":[' + b"[]," * 20_000 + b"[]]",
-        b'"tables":{"steps":[' + b"[]," * 20_000 + b"[]]}",
-        b'"tables":{"temperature":[' + b"7," * 20_000 + b"7]}",
-        b'"finished":[{"parameters":[' + b"7," * 15_000 + b"7]}]",
+        b'"requests":[' + b"[]," * 20_000 + b"[]]",
+        b'"requests":[[70,0,7,null,[' + b'"",' * 20_000 + b"7]]]",
     ],
 )
-def test_what_is_wrong_with_a_packet_is_not_all_collected(version, report):
+def test_what_is_wrong_with_a_packet_is_not_all_collected(report):
     """That would take 150 ms for a packet of the largest size."""
-    text = b'{"v":%d,"report":{%s,"end":7}}' % (version, report)
+    text = b'{"v":4,"report":{%s,"end":7}}' % report
 
     with pytest.raises(Malformed):
         read_packet(text)
     with pytest.raises(ValidationError) as wrong:
-        TypeAdapter(VERSIONS[version]).validate_json(text, strict=True)
+        TypeAdapter(messages._Packet).validate_json(text, strict=True)
 
     assert wrong.value.error_count() < 20
 
 
 @pytest.mark.parametrize(
-    "text", [b'{"v": 4, "hello": {"plugin": "1.4", "state": 7}, "report": 5}', b'{"v": 0}']
+    "text",
+    [
+        b'{"v": 5, "hello": {"plugin": "1.4", "state": 7}, "report": 5}',
+        b'{"v": 0}',
+        *(packet(version, hello=HELLO, report=REPORT) for version in (1, 2, 3, 5)),
+    ],
 )
 def test_a_packet_of_another_version_is_known_as_such(text):
     """The page then says to regenerate the plug-in."""
@@ -217,12 +273,17 @@ def test_a_packet_of_another_version_is_known_as_such(text):
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{}", b"[]", b'{"v": "3"}', b'{"v": 3, "hello": 1}', b'{"v": -1}', b"\xff", b"[" * 999],
+    [b"", b"{}", b"[]", b'{"v": "4"}', b'{"v": 4, "hello": 1}', b'{"v": -1}', b"\xff", b"[" * 999],
 )
 def test_what_is_no_packet_of_any_version_is_malformed(text):
     """It is none of a plug-in, so it is counted as malformed."""
     with pytest.raises(Malformed):
         read_packet(text)
+
+
+def test_the_packets_here_are_of_the_version_that_is_read():
+    """The others only show what is refused."""
+    assert json.loads(packet())["v"] == VERSION
 
 
 FIRST = Tally(

@@ -17,8 +17,10 @@ from sidecar.requests import plugin
 
 SCHEDULER = """
 class Scheduler:
-    def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens):
-        pass
+    def make_spec_decoding_stats(
+        self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens,
+        request_id,
+    ): pass
     def update_from_output(self, scheduler_output, model_runner_output): pass
     def _free_request(self, request{more}): pass
 """
@@ -111,7 +113,7 @@ def doctor(written, socket_path, **environment):
     return done.returncode, findings, done.stdout
 
 
-def add_vllm(written, *, more=""):
+def add_vllm(written, *, more=", delay_free_blocks=False"):
     """Puts a vLLM beside the plug-in, whose _free_request has ``more`` parameters."""
     source = written / "vllm" / "v1" / "core" / "sched"
     source.mkdir(parents=True)
@@ -217,7 +219,7 @@ def test_what_runs_a_vllm_is_known_by_its_program_not_by_a_word_in_its_command(c
 
 
 def test_the_doctor_reports_everything_that_is_wrong(written, socket_path):
-    add_vllm(written, more=", delay_free_blocks, new")
+    add_vllm(written, more=", delay_free_blocks=False, new=None")
     (written / f"specdec_plugin-{__version__}.dist-info" / "entry_points.txt").unlink()
     code, findings, text = doctor(written, socket_path, VLLM_PLUGINS="other")
     assert (code, findings) == (1, ["FAIL"] * 4)
@@ -226,9 +228,19 @@ def test_the_doctor_reports_everything_that_is_wrong(written, socket_path):
     assert "its value is 'other': add specdec" in text
 
 
+def test_the_doctor_refuses_a_vllm_before_0_16(written, socket_path):
+    """As the plug-in does, which would say so only once it serves."""
+    add_vllm(written, more="")
+    code, _, text = doctor(written, socket_path)
+    assert code == 1
+    assert "FAIL it knows vLLM's Scheduler: no; " in text
+    assert "_free_request(self request)" in text
+    assert "0.16" in text
+
+
 def test_the_doctor_names_what_it_cannot_examine(written):
     """No vLLM, one without that scheduler, and a path that no socket can have."""
-    for problem in ("this Python has no vLLM", "this vLLM is older than 0.9"):
+    for problem in ("this Python has no vLLM", "this vLLM is older than 0.16"):
         code, _, text = doctor(written, "/x" * 200, VLLM_PLUGINS="")
         assert code == 1
         for line in (

@@ -1,6 +1,6 @@
 """How the plug-in sends its reports.
 
-Over several steps, as one cut, and while the sidecar is away or hangs.
+When, over how many steps, as one cut, and while the sidecar is away or hangs.
 """
 
 import json
@@ -8,26 +8,23 @@ import os
 import socket
 import weakref
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import pairwise
 from math import ceil
 
 import pytest
 
 from sidecar.requests import plugin
 from tests.requests.conftest import descriptors
+from tests.requests.plain_receiver import OUTCOMES
 from tests.requests.scheduler_double import request
 
 TWENTY = [f"r{number}" for number in range(20)]
+MANY = [f"r{number}" for number in range(150)]
 
 
-@pytest.fixture
-def slow_clock(clock):
-    """Like ``clock``, but a report takes long.
-
-    So long that a step has only time for one piece of its work.
-    """
-    clock.perf_counter = count().__next__
-    return clock
+def many():
+    """Requests, each with a key of its own."""
+    return [request(name, adapter=name) for name in MANY]
 
 
 def work(scheduler, requests=1):
@@ -39,85 +36,190 @@ def work(scheduler, requests=1):
         scheduler.end("a")
 
 
-def test_a_report_is_spread_over_steps_and_ends(plain, made, slow_clock):
-    """Few rows in each packet, so that no step waits for a whole report."""
-    scheduler = made(*(request(name, place / 100) for place, name in enumerate(TWENTY)))
-    for _ in range(40):
-        slow_clock.at += 0.001
+def link_of(scheduler):
+    return scheduler._specdec_link.report.link
+
+
+def sent(scheduler, takes=lambda: True):
+    """The packets that the sidecar's socket takes from now on; it is full if not ``takes()``."""
+    link = link_of(scheduler)
+    own, packets = link.send, []
+
+    def send(kind, message):
+        is_taken = takes() and own(kind, message)
+        if is_taken:
+            packets.append((kind, json.loads(message)))
+        return is_taken
+
+    link.send = send
+    return packets
+
+
+def items(report):
+    return [*report["requests"], *report["steps"], *report["finished"]]
+
+
+class Reading:
+    """Puts the cuts together from the packets that were sent."""
+
+    def __init__(self):
+        self.arriving, self.cells, self.cuts = {}, {}, []
+
+    def take(self, packets):
+        for kind, report in packets:
+            if kind != "report":
+                continue
+            for *key, numbers in report["requests"]:
+                self.arriving[tuple(key)] = numbers
+            if report["end"] is not None:
+                self.cells |= self.arriving
+                self.arriving = {}
+                self.cuts.append((report["end"], dict(self.cells)))
+        return self
+
+    @staticmethod
+    def totals(cells):
+        """Drafts, draft tokens and accepted tokens."""
+        drafts = tokens = accepted = 0
+        for numbers in cells.values():
+            half = (len(numbers) - 5) // 2
+            by_length, by_accepted = numbers[5 : 5 + half], numbers[5 + half :]
+            drafts += sum(by_length)
+            tokens += sum(length * times for length, times in enumerate(by_length))
+            accepted += sum(length * times for length, times in enumerate(by_accepted))
+        return drafts, tokens, accepted
+
+    @staticmethod
+    def ended(cells):
+        return sum(sum(numbers[: len(OUTCOMES)]) for numbers in cells.values())
+
+
+def test_a_report_takes_a_packet_of_at_most_64_items_in_each_step(plain, made, clock):
+    """So that no step waits for a whole report."""
+    scheduler = made(*many())
+    packets = sent(scheduler)
+    by_step = []
+    for _ in range(10):
+        clock.at += 0.01
+        scheduler.step(dict.fromkeys(MANY, (3, 2)))
+        by_step.append(len(packets))
+
+    assert by_step == [1, 2, 3, *[3] * 7], "150 cells, and one of steps once it is known"
+    assert [len(items(report)) for _, report in packets] == [64, 64, 22]
+    assert [report["end"] is None for _, report in packets] == [True, True, False]
+    plain.until(lambda: len(plain.only.tables["adapter"]), 150)
+
+
+def test_an_idle_engine_sends_all_of_a_report_at_once(plain, made, clock):
+    """The next step may be far off."""
+    scheduler = made(*many())
+    scheduler.step(dict.fromkeys(MANY, (0, 1)))
+    packets = sent(scheduler)
+    scheduler.finish_requests(MANY, status())
+    assert not packets, "nothing is sent while vLLM ends requests"
+
+    scheduler.step({})
+
+    assert sum(len(items(report)) for _, report in packets) == 150 + 150
+    assert len(packets) == ceil(300 / 64)
+    plain.until(lambda: (len(plain.only.done), plain.only.sums("adapter")[0]), (150, 150))
+
+
+def status(name="FINISHED_STOPPED"):
+    return type("Status", (), {"name": name})
+
+
+def test_at_most_one_report_a_second_is_begun_while_the_engine_is_busy(plain, made, clock):
+    """However much is counted, and however young the engine is."""
+    scheduler = made(*map(request, TWENTY))
+    packets = sent(scheduler)
+    begun = []
+    for _ in range(400):
+        clock.at += 0.03125
+        before = len(packets)
         scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
-    assert scheduler._specdec.slices is None, "the first report is over, and the next not due"
-    plain.until(lambda: plain.only.reports, 1)
-    rows = sum(map(len, plain.only.tables.values()))
+        begun += [clock.at] * (len(packets) - before)
 
-    assert len(plain.only.tables["temperature"]) == 20
-    assert plain.only.packets == ceil(rows / plugin.LEAST_ROWS)
+    assert len(begun) == 13, "12.5 seconds"
+    assert {after - before for before, after in pairwise(begun)} == {1.0}
 
 
-def test_requests_that_wait_are_never_visited(made, slow_clock):
+def test_an_engine_that_goes_idle_reports_once_and_idle_rounds_without_news_do_not(
+    plain, made, clock
+):
+    """As while a finished request waits for its KV transfer, when vLLM makes a round at once."""
+    scheduler = made(request("a"))
+    scheduler.step({"a": (0, 1)})
+    scheduler.step({"a": (3, 2)})
+    packets = sent(scheduler)
+    for _ in range(2000):
+        scheduler.step({})  # "a" still waits or runs
+        assert not packets
+    scheduler.end("a")
+    assert [kind for kind, _ in packets] == ["report"]
+
+    for _ in range(2000):
+        clock.at += 0.01
+        scheduler.step({})
+    assert len(packets) == 1
+
+    scheduler.add_request(request("b"))
+    scheduler.end("b", status="FINISHED_ABORTED")  # which never ran, so there was no step
+    assert len(packets) == 2
+    plain.until(lambda: (len(plain.only.done), plain.only.cuts), (2, 3))
+
+
+def test_requests_that_wait_are_never_visited(made, clock):
     """There may be tens of thousands."""
     scheduler = made(*map(request, ["a", *TWENTY]))
     for name in TWENTY:
         scheduler.requests[name] = None  # any look at one of them raises
 
     for _ in range(10):
-        slow_clock.at += 0.2
+        clock.at += 0.2
         scheduler.step({"a": (3, 2)})
 
     assert scheduler._specdec is not None
 
 
-def test_a_report_under_way_keeps_no_request_that_has_ended(made, slow_clock):
+def test_a_report_under_way_keeps_no_request_that_has_ended(plain, made, clock):
     """vLLM's requests may be large, and a report may take many steps."""
-    scheduler = made(*(request(name, place / 100) for place, name in enumerate(TWENTY)))
-    scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
+    scheduler = made(*many())
+    scheduler.step(dict.fromkeys(MANY, (3, 2)))
     ended = weakref.ref(scheduler.requests["r10"])
     scheduler.end("r10")
 
-    assert (scheduler._specdec.slices is not None, ended()) == (True, None)
+    assert (scheduler._specdec.report.is_under_way, ended()) == (True, None)
 
 
-def test_a_report_takes_a_small_share_of_a_step(made):
-    """1 % of it, but at least what one part takes, and never more than half a millisecond."""
-    observer = made()._specdec
-    allowances = []
-    for seconds in (0.0, 0.001, 0.03, 10.0):
-        observer.step_seconds = seconds
-        allowances.append(observer.allowance())
-
-    assert allowances == pytest.approx([20e-6, 20e-6, 300e-6, 500e-6])
-
-
-def test_totals_that_grow_fast_are_reported_sooner_than_in_a_second(plain, made, clock):
-    """So what a young engine has reported is never far behind its counters."""
-    scheduler, seen = made(request("a")), []
-    for _ in range(200):
-        clock.at += 0.05
-        scheduler.step({"a": (3, 2)})
-        seen.append((clock.at, scheduler._specdec.total.drafts, scheduler.counted[0]))
-
-    late = [(at, mine / theirs) for at, mine, theirs in seen if at > 12]
-    assert min(share for _, share in late) > 0.9
-    assert plain.only.reports < 60
-
-
-def test_all_numbers_of_a_report_are_of_one_moment_of_vllms_counters(plain, made, slow_clock):
-    """However many steps it takes, and though each step counts more of every request."""
-    requests = [request(f"r{number}", number / 100, prompt=1 << number % 9) for number in range(90)]
+def test_all_numbers_of_a_report_are_of_one_moment_of_vllms_counters(plain, made, clock):
+    """However many steps it takes, though each step counts more, and while requests come and go."""
+    requests = [
+        request(f"r{number}", number / 100, prompt=1 << number % 9, adapter=f"t{number % 40}")
+        for number in range(190)
+    ]
     scheduler = made(*requests)
+    packets = sent(scheduler)
     results = {one.request_id: (3, 2) for one in requests}
-    counted = {}
-    for step in range(1, 800):
-        slow_clock.at += 0.05
+    counted = {0: (0, 0, 0)}
+    for step in range(1, 400):
+        clock.at += 0.05
         scheduler.step(results)
         counted[step] = scheduler.counted
+        if step % 5 == 0:
+            scheduler.finish_requests([f"r{step // 5}"], status())
+            del results[f"r{step // 5}"]
+            assert step == scheduler._specdec.step_count
 
-    def is_one_moment():
-        end = plain.only.end
-        return bool(end) and plain.only.totals() == counted[end["steps"]]
-
-    plain.until(is_one_moment, True)
-    assert plain.only.reports > 3
-    assert (plain.torn, plain.fallen) == (0, 0)
+    reading = Reading().take(packets)
+    assert len(reading.cuts) > 10
+    assert max(len(items(report)) for kind, report in packets if kind == "report") == 64
+    for end, cells in reading.cuts:
+        assert reading.totals(cells) == counted[end["steps"]]
+        # A request that ends after a step is in the cut that is made in the next.
+        assert reading.ended(cells) == (end["steps"] - 1) // 5
+    plain.until(lambda: plain.only.cuts, len(reading.cuts))
+    assert plain.fallen == 0
 
 
 def test_the_end_of_a_report_is_a_heartbeat(plain, made, clock):
@@ -132,7 +234,7 @@ def test_the_end_of_a_report_is_a_heartbeat(plain, made, clock):
 
 
 def test_no_finished_request_is_lost_at_hundreds_a_second(plain, made, clock):
-    """While requests run and the report takes its small share of each step."""
+    """While requests run, and each step sends a packet at most."""
     scheduler = made(request("long"))
     for number in range(2000):
         name = f"r{number}"
@@ -152,11 +254,11 @@ def test_a_forked_process_sends_nothing_and_keeps_no_connection(plain, made, clo
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        observer = scheduler._specdec
-        was_closed = observer.socket is None
-        clock.at += 2 * plugin.PERIOD
+        link = link_of(scheduler)
+        was_closed = not link.is_open
+        clock.at += 20 * plugin.PERIOD
         scheduler.step({"a": (3, 2)})
-        os.write(writing, b"y" if was_closed and observer.socket is None else b"n")
+        os.write(writing, b"y" if was_closed and not link.is_open else b"n")
         os._exit(0)
     os.waitpid(child, 0)
 
@@ -167,106 +269,181 @@ def test_a_forked_process_sends_nothing_and_keeps_no_connection(plain, made, clo
     assert plain.only.hellos == 1
 
 
-def test_aborting_many_requests_at_once_makes_one_report(plain, made, monkeypatch):
+def test_aborting_many_requests_at_once_makes_one_report(plain, made, clock):
     """Not one for each that ends, while the others wait."""
-    reports, own = [], plugin.Observer.report
-    monkeypatch.setattr(plugin.Observer, "report", lambda *given: reports.append(1) or own(*given))
     scheduler = made(*map(request, TWENTY))
     scheduler.step(dict.fromkeys(TWENTY, (3, 2)))
-    reports.clear()
+    packets = sent(scheduler)
     scheduler.end(*TWENTY, status="FINISHED_ABORTED")
-    assert len(reports) == 1
+
+    assert len(packets) == 1
     plain.until(lambda: len(plain.only.done), 20)
 
 
-def test_a_report_ends_though_requests_finish_in_every_step(plain, made, slow_clock):
+def test_a_report_ends_though_requests_finish_in_every_step(plain, made, clock):
     """What finishes after the cut goes with the next report."""
     scheduler = made(request("long"))
     for number in range(40):
         scheduler.add_request(request(f"r{number}"))
-        slow_clock.at += plugin.PERIOD / 10
+        clock.at += plugin.PERIOD / 10
         scheduler.step({"long": (3, 2), f"r{number}": (0, 1)})
         scheduler.end(f"r{number}")
     assert scheduler.running  # the engine has not gone idle, where a report is sent in one go
     plain.until(lambda: (min(len(plain.only.done), 20), min(plain.only.totals()[0], 20)), (20, 20))
 
 
-def test_a_report_is_one_cut_though_counts_change_while_it_is_sent(plain, made, slow_clock):
-    """Its rows and its total are those of the step in which it began.
+def test_finished_requests_come_with_or_after_the_end_of_their_cut(plain, made, clock):
+    """So no request is known that its cell does not have yet; at each packet's end."""
+    scheduler = made(*many())
+    packets = sent(scheduler)
+    left = list(MANY)
+    for step in range(300):
+        clock.at += 0.02
+        scheduler.step(dict.fromkeys(left, (3, 2)))
+        if step % 2 and left:
+            scheduler.finish_requests([left.pop()], status())
+    assert scheduler._specdec.finished or len(left) < 20
 
-    It does not matter how many steps its packets take.
-    """
-    requests = [
-        request(f"r{number}", number / 100, adapter=f"tenant {number}") for number in range(40)
-    ]
-    scheduler, results = made(*requests), {request.request_id: (3, 2) for request in requests}
-    for _ in range(400):
-        slow_clock.at += 0.04
-        scheduler.step(results)
-    plain.until(lambda: min(plain.only.reports, 3), 3)
-    assert (plain.torn, plain.fallen) == (0, 0)
+    reading, finished = Reading(), 0
+    for packet in packets:
+        finished += len(packet[1].get("finished", ()))
+        reading.take([packet])
+        assert finished <= reading.ended(reading.cells)
+    assert finished > 100
 
 
 def test_a_report_that_the_socket_cuts_off_is_whole_with_the_next(plain, made, clock):
-    """Rows that were not sent are sent with their later totals."""
-    names = [f"r{number}" for number in range(100)]
-    scheduler = made(*(request(name, place / 100) for place, name in enumerate(names)))
-    own, budget = scheduler._specdec.send, [5]
+    """Cells that were not sent are sent as they are by then, and no others again."""
+    scheduler = made(*many())
+    room = [2]
 
-    def full_after_some(kind, message):
-        budget[0] -= 1
-        return budget[0] >= 0 and own(kind, message)
+    def takes():
+        room[0] -= 1
+        return room[0] >= 0
 
-    scheduler._specdec.send = full_after_some
-    scheduler.step(dict.fromkeys(names, (0, 1)))
+    packets = sent(scheduler, takes)
+    for _ in range(4):
+        clock.at += 0.01
+        scheduler.step(dict.fromkeys(MANY, (3, 2)))
+    assert len(packets) == 2, "the report was cut off in its third packet, and not tried again"
+    assert link_of(scheduler).is_open
+
+    room[0] = 10**6
     clock.at += plugin.PERIOD
-    scheduler.step(dict.fromkeys(names, (3, 2)))
-    assert budget[0] < 0, "the report was cut off"
-    budget[0] = 10**6
-    scheduler.end(*names)
-    plain.until(
-        lambda: (plain.only.finished(), plain.only.sums("temperature")), ((100, 100, 300, 100),) * 2
-    )
-    assert (plain.torn, plain.fallen) == (0, 0)
+    scheduler.end(*MANY)
+
+    plain.until(plain.only.finished, (150, 600, 1800, 600))
+    assert plain.only.sums("adapter") == (150, 600, 1800, 600)
+    assert plain.only.sums("temperature") == (150, *scheduler.counted)
+    assert (plain.only.hellos, plain.fallen) == (1, 0)
+
+
+def test_a_cell_that_a_cut_off_report_has_told_is_not_told_again(plain, made, clock):
+    """It has not changed, and the sidecar keeps it for the end that comes later."""
+    scheduler = made(*many(), request("long"))
+    scheduler.step({**dict.fromkeys(MANY, (3, 2)), "long": (3, 2)})
+    for _ in range(3):
+        scheduler.step({"long": (3, 2)})
+    takes = [True]
+    packets = sent(scheduler, lambda: takes[0])
+    clock.at += plugin.PERIOD
+    scheduler.step(dict.fromkeys(MANY, (3, 2)))  # begins a report
+    told = {tuple(row[:-1]) for _, report in packets for row in report["requests"]}
+    takes[0] = False
+    scheduler.step({"long": (3, 2)})
+    takes[0] = True
+    del packets[:]
+
+    clock.at += plugin.PERIOD
+    for _ in range(4):
+        scheduler.step({"long": (3, 2)})
+
+    again = {tuple(row[:-1]) for _, report in packets for row in report["requests"]}
+    assert len(told) == 64
+    assert told & again == {(50, 0, 7, None)}, "of the request that went on"
+    assert len(told | again) == 151
+    scheduler.end(*MANY, "long")
+    plain.until(lambda: plain.only.sums("adapter"), (151, *scheduler.counted))
+
+
+@pytest.mark.parametrize("full_for", [1, 4, 30])
+def test_a_socket_that_is_full_is_tried_again_a_second_later(full_for, plain, made, clock):
+    """Nothing is encoded in vain in between, and the connection stays."""
+    scheduler = made(request("a"))
+    scheduler.step({"a": (0, 1)})
+    tries = []
+    until = clock.at + full_for
+    packets = sent(scheduler, lambda: tries.append(clock.at) or clock.at >= until)
+    while not packets:
+        clock.at += 0.125
+        scheduler.step({"a": (3, 2)})
+        assert len(tries) < 100
+
+    assert tries == [clock.at - full_for + 1 + number for number in range(full_for)]
+    scheduler.end("a")
+    plain.until(lambda: (plain.total, plain.only.hellos), (scheduler.counted, 1))
+
+
+def test_past_the_limit_the_oldest_finished_requests_are_dropped_while_a_report_sends_them(
+    listen, made, clock, monkeypatch
+):
+    """What it says to be lost and what it sends are together all that ended."""
+    monkeypatch.setattr(plugin, "MAX_FINISHED", 100)
+    monkeypatch.setattr(plugin, "MAX_ITEMS", 10)
+    scheduler = made(request("long"))
+    scheduler.step({"long": (0, 1)})
+
+    def end(*names):
+        for name in names:
+            scheduler.add_request(request(name, adapter=name[0]))
+        scheduler.step({"long": (3, 2), **dict.fromkeys(names, (0, 1))})
+        scheduler.finish_requests(names, status("FINISHED_ABORTED"))
+
+    end(*(f"a{number}" for number in range(150)))
+    plain = listen()
+    clock.at += 5
+    for step in range(40):
+        clock.at += 0.1
+        end(*(f"{'bcd'[number % 3]}{step} {number}" for number in range(20)))
+        report = scheduler._specdec.report
+        assert report.unsent_finished <= len(scheduler._specdec.finished) <= 100
+    clock.at += plugin.PERIOD
+    scheduler.end("long")
+
+    plain.until(lambda: plain.only.sums("adapter")[0], 951)
+    assert plain.only.lost > 50
+    plain.until(lambda: len(plain.only.done) + plain.only.lost, 951)
 
 
 def test_a_request_that_ends_while_a_full_queue_is_sent_is_of_the_next_report(
-    listen, made, slow_clock, monkeypatch
+    listen, made, clock, monkeypatch
 ):
     """Its end drops the oldest finished request, of which the report then has one less."""
     monkeypatch.setattr(plugin, "MAX_FINISHED", 10)
-    scheduler, parts = made(), []
+    monkeypatch.setattr(plugin, "MAX_ITEMS", 1)
+    scheduler = made()
     work(scheduler, 10)
     scheduler.add_request(request("b"))
-    scheduler.step({"b": (3, 2)})
     listen()
-    own = scheduler._specdec.send
-    scheduler._specdec.send = lambda kind, text: (
-        own(kind, text) and (parts.append((kind, json.loads(text))) or True)
-    )
-    slow_clock.at += 5
-    while "report" not in dict(parts):
-        scheduler.step({"b": (3, 2)})
-    scheduler.end("b", status="FINISHED_ABORTED")
-    aborted, ends = 0, set()
-    for part in (part for kind, part in parts if kind == "report"):
-        aborted += sum(done["outcome"] == "aborted" for done in part["finished"])
-        if part["end"]:
-            assert aborted <= part["end"]["total"]["aborted"]
-            ends.add(part["end"]["total"]["aborted"])
-    assert (aborted, ends) == (1, {0, 1})
+    packets = sent(scheduler)
+    clock.at += 5
+    scheduler.step({"b": (3, 2)})
+    assert [kind for kind, _ in packets] == ["hello", "report"], "the report is under way"
+    scheduler.finish_requests("b", status("FINISHED_ABORTED"))
+    for _ in range(5):
+        scheduler.step({})
 
-
-def test_a_row_says_when_its_key_first_appeared(plain, made, clock):
-    """The sidecar names the adapters that came first."""
-    scheduler = made()
-    for name in ("b", "a", "b"):
-        clock.at += 1
-        scheduler.add_request(request("r", adapter=name))
-        scheduler.step({"r": (0, 1)})
-        scheduler.end("r")
-    plain.until(lambda: len(plain.only.done), 3)
-    assert [plain.only.since["adapter", name] for name in "ba"] == [2011.0, 2012.0]
+    reading, aborted, ends = Reading(), 0, []
+    for kind, report in packets[1:]:
+        assert kind == "report"
+        reading.take([(kind, report)])
+        aborted += sum("aborted" in row for row in report["finished"])
+        told = sum(numbers[3] for numbers in reading.cells.values())
+        assert aborted <= told
+        if report["end"]:
+            ends.append((told, report["end"]["lost"]))
+    assert (aborted, ends) == (1, [(0, 0), (1, 1)])
+    assert sum(len(report["finished"]) for _, report in packets[1:]) == 10
 
 
 def test_while_the_sidecar_is_away_the_newest_finished_requests_are_kept_and_the_rest_counted(
@@ -277,11 +454,202 @@ def test_while_the_sidecar_is_away_the_newest_finished_requests_are_kept_and_the
     scheduler = made()
     work(scheduler, 25)
     plain = listen()
-    clock.at += 1
+    clock.at += plugin.MAX_RETRY
     work(scheduler)
     plain.until(
         lambda: (plain.total, len(plain.only.done), plain.only.lost), ((26, 78, 52), 11, 15)
     )
+
+
+def test_connecting_backs_off_and_a_hello_is_not_encoded_in_vain(made, clock, monkeypatch):
+    """Without a sidecar, neither a busy engine nor one with many short requests pays for it."""
+    scheduler = made(request("long"))
+    link, report = link_of(scheduler), scheduler._specdec.report
+    tries, encoded = [], []
+    own, begun = link.connect, clock.at
+    monkeypatch.setattr(link, "connect", lambda: tries.append(clock.at - begun) or own())
+    encode = plugin.encode
+    monkeypatch.setattr(plugin, "encode", lambda value: encoded.append(value) or encode(value))
+
+    for number in range(480):
+        name = f"r{number}"
+        scheduler.add_request(request(name))
+        clock.at += 0.125
+        scheduler.step({"long": (3, 2), name: (0, 1)})
+        scheduler.end(name)
+
+    # One try was made when the scheduler was constructed, and the next is in the first step.
+    assert [at - tries[0] for at in tries] == [0, 1, 3, 7, 15, 25, 35, 45, 55]
+    assert len(encoded) == 480, "of finished requests alone"
+    assert len(report.cells) == 0
+
+
+def test_an_idle_engine_without_a_sidecar_does_not_try_at_each_round(made, clock, monkeypatch):
+    """Nor at the end of each request, when one comes at a time."""
+    scheduler = made()
+    tries = []
+    link = link_of(scheduler)
+    own = link.connect
+    monkeypatch.setattr(link, "connect", lambda: tries.append(clock.at) or own())
+    for _ in range(100):
+        work(scheduler)
+        for _ in range(5):
+            scheduler.step({})
+        clock.at += 0.0625
+
+    assert tries == [10, 11, 13], "6.25 seconds"
+
+
+def test_an_idle_engine_that_finds_its_connection_lost_tells_the_next_sidecar_at_once(
+    plain, made, clock
+):
+    """The next step may be far off."""
+    scheduler = made()
+    work(scheduler)
+    plain.until(lambda: plain.total, scheduler.counted)
+    plain.die()
+    plain.lives.clear()
+    plain.live_again()
+    clock.at += plugin.PERIOD
+    scheduler.add_request(request("b", 0.9))
+    scheduler.end("b", status="FINISHED_ABORTED")
+
+    plain.until(lambda: plain.total, scheduler.counted)
+    plain.until(lambda: set(plain.only.tables["temperature"]), {50, 90})
+    assert [done["outcome"] for done in plain.only.done] == ["aborted"]
+
+
+def test_an_idle_engine_tries_once_where_each_connection_is_lost_at_once(plain, made, clock):
+    """As by a sidecar that refuses the hello, and closes the connection: vLLM must not wait."""
+    scheduler = made(request("a"))
+    scheduler.step({"a": (3, 2)})
+    link = link_of(scheduler)
+    connect, tries = link.connect, []
+
+    def counted():
+        if not link.is_open:
+            tries.append(clock.at)
+        return len(tries) < 20 and connect()
+
+    def lost(kind, message):
+        if kind == "report":
+            link.close()
+        return kind == "hello"
+
+    link.connect, link.send = counted, lost
+    clock.at += plugin.PERIOD
+    scheduler.end("a")
+    assert len(tries) <= 1
+    for _ in range(100):
+        scheduler.step({})
+    assert len(tries) <= 1
+    clock.at += plugin.PERIOD
+    scheduler.step({})
+    assert len(tries) <= 2
+
+
+def test_a_lost_connection_is_tried_again_soon_however_long_the_sidecar_was_away_before(
+    listen, made, clock, monkeypatch
+):
+    """The time between two tries is 1 s again after one that succeeds."""
+    scheduler = made(request("a"))
+    for _ in range(600):
+        clock.at += 0.1
+        scheduler.step({"a": (3, 2)})
+    plain = listen()
+    clock.at += plugin.MAX_RETRY
+    scheduler.step({"a": (3, 2)})
+    plain.until(lambda: plain.only.hellos, 1)
+    plain.die()
+    clock.at += plugin.PERIOD
+    scheduler.step({"a": (3, 2)})  # notices
+    assert not link_of(scheduler).is_open
+    tries = []
+    link = link_of(scheduler)
+    own = link.connect
+    monkeypatch.setattr(link, "connect", lambda: tries.append(clock.at) or own())
+    begun = clock.at
+    for _ in range(80):
+        clock.at += 0.125
+        scheduler.step({"a": (3, 2)})
+
+    assert [at - begun for at in tries] == [1, 2, 4, 8]
+
+
+def test_a_new_connection_gets_every_cell(plain, made, clock):
+    """Also what has not changed for long: a sidecar that restarts remembers nothing."""
+    scheduler = made(*many(), request("long"))
+    scheduler.step({**dict.fromkeys(MANY, (0, 1)), "long": (0, 1)})
+    for name in MANY:
+        clock.at += 0.1
+        scheduler.step({name: (3, 2), "long": (3, 3)})
+    scheduler.finish_requests(MANY, status())
+    clock.at += plugin.PERIOD
+    for _ in range(10):
+        scheduler.step({"long": (3, 3)})
+        clock.at += 0.0625
+    plain.until(lambda: len(plain.only.done), 150)
+    before = plain.only
+
+    plain.die()
+    clock.at += plugin.PERIOD
+    scheduler.step({"long": (3, 3)})  # notices that nobody reads
+    plain.lives.clear()
+    plain.live_again()
+    clock.at += plugin.PERIOD
+    for _ in range(5):
+        scheduler.step({"long": (3, 3)})
+
+    plain.until(lambda: plain.only.cuts, 1)
+    assert plain.only.cells.keys() == before.cells.keys()
+    assert plain.only.steps.keys() == before.steps.keys()
+    assert sum(numbers[0] for numbers in plain.only.steps.values()) == 150 + 10 + 2
+    assert plain.only.hello == before.hello
+    scheduler.end("long")
+    plain.until(lambda: plain.total, scheduler.counted)
+
+
+def test_a_connection_that_is_lost_within_a_report_costs_no_count(plain, made, clock):
+    """Every packet may be the last that the sidecar reads."""
+    scheduler = made(*many())
+    for number in range(12):
+        for _ in range(number % 4):
+            clock.at += 0.3
+            scheduler.step(dict.fromkeys(MANY, (3, 2)))
+        plain.die()
+        clock.at += 0.3
+        scheduler.step(dict.fromkeys(MANY, (3, 2)))
+        plain.live_again()
+        clock.at += plugin.MAX_RETRY
+        scheduler.step(dict.fromkeys(MANY, (3, 2)))
+    clock.at += plugin.MAX_RETRY
+    scheduler.end(*MANY)
+
+    plain.until(lambda: plain.only.sums("adapter"), (150, *scheduler.counted))
+    assert plain.fallen == 0
+
+
+def test_the_hello_says_that_the_cells_are_full_on_the_same_connection(
+    plain, made, clock, monkeypatch
+):
+    """It is sent once more, and nothing else again."""
+    monkeypatch.setattr(plugin, "MAX_CELLS", 4)
+    scheduler = made()
+    packets = sent(scheduler)
+    for number in range(6):
+        scheduler.add_request(request("a", adapter=f"t{number}"))
+        scheduler.step({"a": (0, 1)})
+        scheduler.step({"a": (3, 2)})
+        clock.at += plugin.PERIOD
+        scheduler.end("a")
+
+    hellos = [hello for kind, hello in packets if kind == "hello"]
+    assert [hello["full"] for hello in hellos] == [True]
+    plain.until(lambda: (len(plain.only.done), plain.only.hellos), (6, 2))
+    assert plain.only.tables["adapter"].keys() == {"t0", "t1", "t2", "t3", "other"}
+    assert plain.only.tables["adapter"]["other"]["stopped"] == 2
+    at = packets.index(("hello", hellos[0]))
+    assert packets[at + 1][1]["requests"][0][3] == "t3", "not those that it has told before"
 
 
 def test_without_a_descriptor_the_plugin_connects_later(plain, made, clock):
@@ -289,7 +657,7 @@ def test_without_a_descriptor_the_plugin_connects_later(plain, made, clock):
     with descriptors(free=0):
         scheduler = made()
         work(scheduler)
-    clock.at += 1
+    clock.at += plugin.MAX_RETRY
     scheduler.add_request(request("b", 0.9))
     scheduler.step({"b": (0, 1)})
     scheduler.end("b")
@@ -300,7 +668,7 @@ def test_without_a_descriptor_the_plugin_connects_later(plain, made, clock):
         work(scheduler, 3)
     plain.live_again()
     plain.lives.clear()
-    clock.at += 1
+    clock.at += plugin.MAX_RETRY
     work(scheduler)
     plain.until(lambda: plain.total, (6, 18, 12))
     # what has not changed since then, too
@@ -320,7 +688,7 @@ def pending_reports(connection):
     """The reports that wait in a socket."""
     connection.setblocking(False)
     with suppress(BlockingIOError):
-        while packet := connection.recv(65_537):
+        while packet := connection.recv(131_073):
             if report := json.loads(packet).get("report"):
                 yield report
 
@@ -329,22 +697,25 @@ def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made
     """A full socket is noticed at once, and never waited for."""
     with hanging(socket_path) as listener:
         scheduler = made()
-        connected = scheduler._specdec.socket
+        connected = link_of(scheduler).socket
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
         work(scheduler, 2000)
         assert scheduler._specdec.finished, "the socket is full"
-        assert scheduler._specdec.socket is connected
+        assert link_of(scheduler).socket is connected
         connection = listener.accept()[0]
     with connection:
         reports = [*pending_reports(connection)]
+        clock.at += plugin.PERIOD
         work(scheduler)
         while scheduler._specdec.finished:
+            clock.at += plugin.PERIOD
             work(scheduler)
             reports += pending_reports(connection)
         reports += pending_reports(connection)
-    *_, total = [report["end"]["total"] for report in reports if report["end"]]
-    assert (total["drafts"], total["draft_tokens"], total["accepted_tokens"]) == scheduler.counted
-    assert sum(len(report["finished"]) for report in reports) == total["drafts"]
+    reading = Reading().take(("report", report) for report in reports)
+    assert reading.totals(reading.cells) == scheduler.counted
+    ended = reading.ended(reading.cells)
+    assert sum(len(report["finished"]) for report in reports) == ended == scheduler.counted[0]
 
 
 def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(
@@ -354,23 +725,26 @@ def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(
 
     An idle engine sends the rest later.
     """
-    names = [f"r{number}" for number in range(1000)]
+    names = [f"r{number}" for number in range(4000)]
     with hanging(socket_path) as listener:
         scheduler = made(*map(request, names))
+        link_of(scheduler).socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         scheduler.step(dict.fromkeys(names, (0, 1)))
         scheduler.step(dict.fromkeys(names, (3, 3)))
         scheduler.end(*names)
         connection = listener.accept()[0]
     with connection:
         reports = [*pending_reports(connection)]
-    *_, whole = [report["end"]["total"] for report in reports if report["end"]]
-    assert (whole["stopped"], whole["drafts"]) == (1000, 1000)
+    reading = Reading().take(("report", report) for report in reports)
+    assert (reading.ended(reading.cells), reading.totals(reading.cells)[0]) == (4000, 4000)
     finished = sum(len(report["finished"]) for report in reports)
-    assert 0 < finished < 1000
+    assert 0 < finished < 4000
     plain = listen()
     clock.at += plugin.PERIOD
-    work(scheduler)
-    plain.until(lambda: plain.total, (1001, 3003, 2002))
-    while scheduler._specdec.finished:  # each step of an idle engine sends what the socket takes
+    work(scheduler)  # notices
+    clock.at += plugin.MAX_RETRY
+    while scheduler._specdec.finished:  # an idle engine sends what the socket takes
+        clock.at += plugin.PERIOD
         scheduler.step({})
-    plain.until(lambda: len(plain.only.done) + finished, 1001)
+    plain.until(lambda: plain.total, (4001, 12_003, 8002))
+    plain.until(lambda: len(plain.only.done) + finished, 4001)

@@ -4,6 +4,7 @@ Its faults and vLLM's, methods that it does not know, what it keeps.
 """
 
 import ast
+import functools
 import inspect
 import logging
 import re
@@ -16,24 +17,14 @@ import pytest
 from sidecar import __version__
 from sidecar.demo.scheduler import SchedulerOutput
 from sidecar.requests import plugin
-from tests.requests.scheduler_double import OldScheduler, Scheduler, fresh, request
-
-# A scheduler's connection is open for as long as the scheduler is there.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+from tests.requests.scheduler_double import COUNTING, METHODS, Scheduler, fresh
+from tests.requests.scheduler_double import request as made_request
 
 PARTS = (
-    "before_step",
-    "count",
-    "after_step",
-    "follow",
-    "end",
-    "fold",
-    "row",
-    "go_on",
-    "report",
-    "send",
+    *((plugin.Observer, part) for part in ("before_step", "count", "after_step", "follow", "end")),
+    *((plugin.Observer, part) for part in ("take_started", "sample_context", "cell_of", "note")),
+    *((plugin.Report, part) for part in ("go_on", "begin", "send_packet")),
+    (plugin.Link, "send"),
 )
 
 
@@ -42,21 +33,27 @@ def life(scheduler, requests=6):
     returned = []
     for number in range(requests):
         name = f"r{number}"
-        scheduler.add_request(request(name))
+        scheduler.add_request(made_request(name))
         returned += [scheduler.step({name: result}) for result in ((0, 1), (3, 2), (3, 4))]
         scheduler.end(name, status="FINISHED_ABORTED")
     return returned
 
 
 @pytest.mark.parametrize(
-    ("part", "nth"), [*((part, nth) for part in PARTS for nth in (1, 4)), ("say", 1)]
+    ("owner", "part", "nth"),
+    [
+        *((owner, part, nth) for owner, part in PARTS for nth in (1, 4)),
+        (plugin.Observer, "interrupt", 4),
+        (plugin.Observer, "say", 1),
+        (plugin.Observer, "__init__", 1),
+        (plugin.Link, "connect", 1),
+    ],
 )
-@pytest.mark.parametrize("base", [Scheduler, OldScheduler])
 def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
-    base, part, nth, *, plain, installed, monkeypatch, caplog
+    owner, part, nth, *, plain, installed, monkeypatch, caplog
 ):
     """Wherever it happens, and without the error's text, which may name a request."""
-    own, calls = getattr(plugin.Observer, part), []
+    own, calls = getattr(owner, part), []
 
     def failing(self, *args, **kwargs):
         calls.append(part)
@@ -64,23 +61,36 @@ def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
             raise KeyError("the id of a request")
         return own(self, *args, **kwargs)
 
-    monkeypatch.setattr(plugin.Observer, part, failing)
-    expected = life(fresh(base)())
-    scheduler = installed(base)()
+    monkeypatch.setattr(owner, part, failing)
+    expected = life(fresh(Scheduler)())
+    scheduler = installed()()
     with caplog.at_level(logging.ERROR):
         assert life(scheduler) == expected
     assert len(calls) >= nth
     assert scheduler._specdec is None
-    assert not scheduler._specdec_link.starting, "it holds no request of vLLM's"
-    assert scheduler._specdec_link.slices is None
     assert [record.levelno for record in caplog.records if record.name == plugin.log.name].count(
         logging.ERROR
     ) == 1
     assert re.search(r": \w+: KeyError at line \d+$", caplog.text, re.MULTILINE)
     assert "the id of a request" not in caplog.text
-    if not (part in ("say", "send") and nth == 1):  # else there is no connection yet
+    if part == "__init__":
+        return
+    observer = scheduler._specdec_link
+    assert not observer.starting, "it holds no request of vLLM's"
+    if not (part in ("say", "send", "connect") and nth == 1):  # else there is no connection yet
         plain.until(lambda: plain.only.state, "disabled")
         assert re.fullmatch(r"\w+: KeyError at line \d+", plain.only.hello["reason"])
+
+
+def test_a_fault_as_vllm_schedules_does_not_reach_it(installed, monkeypatch, caplog):
+    scheduler = installed()()
+    monkeypatch.setattr(plugin.Observer, "before_schedule", lambda self: 1 / 0)
+    scheduler.add_request(made_request("a"))
+    output = scheduler.schedule()
+
+    assert [new.req_id for new in output.scheduled_new_reqs] == ["a"]
+    assert scheduler._specdec is None
+    assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize("part", ["before_step", "count", "after_step", "end"])
@@ -98,22 +108,25 @@ def test_a_fault_that_cannot_even_be_logged_does_not_reach_vllm(part, installed,
     assert scheduler._specdec is None
 
 
-@pytest.mark.parametrize("base", [Scheduler, OldScheduler])
-@pytest.mark.parametrize(
-    "method", ["__init__", "make_spec_decoding_stats", "update_from_output", "_free_request"]
-)
-def test_vllms_own_exceptions_pass(base, method):
+def scheduled(scheduler):
+    """Its life, and one more step that is scheduled."""
+    life(scheduler)
+    scheduler.schedule()
+
+
+@pytest.mark.parametrize("method", ["__init__", *METHODS])
+def test_vllms_own_exceptions_pass(method):
     """The engine core handles them; the plug-in has no part in it."""
 
     def broken(*_, **__):
         raise ZeroDivisionError(method)
 
-    cls = fresh(base)
+    cls = fresh(Scheduler)
     broken.__signature__ = inspect.signature(getattr(cls, method))
     setattr(cls, method, broken)
     plugin.install(cls, "0.32.0", "/nowhere")
     with pytest.raises(ZeroDivisionError):
-        life(cls())
+        scheduled(cls())
 
 
 def test_arguments_that_a_call_omits_have_vllms_own_defaults(socket_path):
@@ -123,7 +136,7 @@ def test_arguments_that_a_call_omits_have_vllms_own_defaults(socket_path):
     cls.update_from_output.__defaults__ = (SimpleNamespace(req_id_to_index={}),)
     plugin.install(cls, "0.32.0", str(socket_path))
     scheduler = cls()
-    scheduler.add_request(request("a"))
+    scheduler.add_request(made_request("a"))
     stats = scheduler.make_spec_decoding_stats(None, 3)
     assert scheduler.update_from_output(SchedulerOutput())[0].outputs == []
     counted = (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens)
@@ -136,7 +149,8 @@ def test_arguments_and_results_are_passed_on_as_they_are(installed):
     stats = installed()().make_spec_decoding_stats(None, 3, 1, None, "nobody")
     assert stats == fresh(Scheduler)().make_spec_decoding_stats(None, 3, 1, None, "nobody")
     scheduler = installed()()
-    scheduler.add_request(request("a"))
+    assert scheduler.schedule().num_scheduled_tokens == {}
+    scheduler.add_request(made_request("a"))
     delayed = scheduler._free_request(scheduler.requests["a"], delay_free_blocks=True)
     assert (delayed, "a" in scheduler.requests) == (("transfer parameters", None), True)
 
@@ -181,96 +195,84 @@ def custom(base, method, *, calls_vllms, **config):
     return type("Custom", (base,), {method: own})(**config)
 
 
-@pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_subclass_whose_method_calls_vllms_is_observed_once_a_step_with_drafts_shows_it(
-    method, plain, installed, clock
+@pytest.mark.parametrize("method", COUNTING)
+@pytest.mark.parametrize("calls_vllms", [True, False])
+def test_a_subclass_with_a_method_of_its_own_is_observed_and_the_hello_names_it(
+    method, calls_vllms, plain, installed
 ):
-    """Until then it may as well have a copy of its own, which nobody counts."""
-    scheduler = custom(installed(), method, calls_vllms=True)
-    plain.until(lambda: plain.only.state, "checking")
-    assert plain.only.hello["reason"] == f"Custom has its own {method}"
-    scheduler.add_request(request("a"))
-    scheduler.step({"a": (0, 1)})
-    assert (scheduler._specdec.state, plain.only.reports) == ("checking", 0)
-    plain.die()
-    plain.live_again()
-    for _ in range(3):  # it notices, connects, and says it again
-        clock.at += 1
-        scheduler.step({"a": (0, 1)})
-    plain.until(lambda: min(plain.only.hellos, 2), 2)
-    assert (plain.only.state, plain.only.hello["reason"]) == (
-        "checking",
-        f"Custom has its own {method}",
-    )
-    scheduler.step({"a": (3, 2)})
-    assert scheduler._specdec.state == "observing"
-    clock.at += 1
-    scheduler.requests["a"].max_tokens = 7
-    scheduler.step({"a": (3, 1)})
-    assert (scheduler._specdec.own, scheduler._specdec.requests) == ([], {})
+    """Whether that calls vLLM's shows in the totals, which the sidecar compares."""
+    scheduler = custom(installed(), method, calls_vllms=calls_vllms)
+
     assert life(scheduler) == life(fresh(Scheduler)())
-    plain.until(lambda: (plain.total, plain.only.state), (scheduler.counted, "observing"))
+    plain.until(lambda: (plain.only.state, plain.only.hello.get("own")), ("observing", [method]))
+    if calls_vllms:
+        plain.until(lambda: (plain.total, len(plain.only.done)), (scheduler.counted, 6))
 
 
-def test_what_is_kept_while_a_class_is_checked_does_not_grow_with_its_requests(installed, plain):
-    """A class that never drafts may be checked for ever; afterwards nothing is missing."""
-    scheduler = custom(installed(), "_free_request", calls_vllms=True)
-    for number in range(50):
-        name = f"r{number}"
-        scheduler.add_request(request(name, max_tokens=2))
-        scheduler._specdec.due = 0.0
-        scheduler.step({name: (0, 1)})
-        scheduler.step({name: (0, 1)})
-        # A full socket would be closed, and its hellos might be read after those of the next one.
-        plain.until(lambda told=2 * (number + 1): plain.only.hellos >= told, expected=True)
-    observer = scheduler._specdec
-    waiting = sum(len(growth.ended) for growth in observer.growth_by_key.values())
+@pytest.mark.parametrize("method", ["make_spec_decoding_stats", "_free_request"])
+def test_what_a_subclass_does_in_place_of_vllms_method_is_missing_from_the_counts(
+    method, plain, installed
+):
+    """And nothing is counted that vLLM has not: so the comparison tells."""
+    scheduler = custom(installed(), method, calls_vllms=False)
+    life(scheduler)
 
-    assert (observer.state, waiting) == ("checking", 0)
+    plain.until(lambda: plain.only.end.get("steps"), 18)
+    drafts, requests = plain.only.totals()[0], plain.only.sums("temperature")[0]
+    assert (drafts, requests) == ((0, 6) if method != "_free_request" else (12, 0))
 
-    scheduler.add_request(request("a"))
-    scheduler.step({"a": (0, 1)})
-    scheduler.step({"a": (3, 2)})
-    scheduler.end("a")
 
-    def told():
-        scheduler.step({})  # a step of an idle engine reports, and connects if it has to
-        return plain.only.state
+def test_installing_twice_wraps_once(installed, socket_path):
+    """Each process of vLLM's may load its plug-ins several times."""
+    cls = installed()
+    wrapped = {name: getattr(cls, name) for name in ("__init__", *METHODS)}
+    plugin.install(cls, "0.32.0", str(socket_path))
 
-    plain.until(told, "observing")
-    plain.until(lambda: plain.only.total.get("stopped", 0) + plain.only.total.get("length", 0), 51)
+    assert {name: getattr(cls, name) for name in wrapped} == wrapped
+    for name, method in wrapped.items():
+        assert method.__wrapped__.__code__ is getattr(Scheduler, name).__code__
+
+
+def wrapped_by_another(cls, method, *, is_told):
+    """Another plug-in has wrapped the method, and told of it by functools.wraps or not."""
+    own = getattr(cls, method)
+
+    def other(self, *args, **kwargs):
+        return own(self, *args, **kwargs)
+
+    setattr(cls, method, functools.wraps(own)(other) if is_told else other)
+
+
+@pytest.mark.parametrize("method", COUNTING)
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_another_plugin_wraps_later_is_named_and_its_counts_are_right(
+    method, is_told, plain, installed
+):
+    """It calls the wrapper, as a subclass may."""
+    cls = installed()
+    wrapped_by_another(cls, method, is_told=is_told)
+    scheduler = cls()
+
+    assert life(scheduler) == life(fresh(Scheduler)())
+    plain.until(lambda: (plain.total, len(plain.only.done)), (scheduler.counted, 6))
+    assert (plain.only.state, plain.only.hello["own"]) == ("observing", [method])
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_subclass_with_a_copy_of_a_method_is_refused_with_the_reason(
-    method, plain, installed, caplog
+@pytest.mark.parametrize(("is_told", "state"), [(True, "observing"), (False, "refused")])
+def test_what_another_plugin_has_wrapped_before_is_known_by_its_parameters(
+    method, is_told, state, plain, socket_path
 ):
-    """Its requests would be missing from the totals."""
-    scheduler, own = custom(installed(), method, calls_vllms=False), fresh(Scheduler)()
-    for each in (scheduler, own):
-        each.add_request(request("a", max_tokens=4))
-    for results in ({"a": (0, 1)}, {"a": (3, 2)}, {"a": (3, 3)}):
-        assert scheduler.step(results) == own.step(results)
-    assert life(scheduler) == life(own)
-    assert scheduler._specdec is None
-    plain.until(lambda: plain.only.state, "refused")
-    assert plain.only.hello["reason"] == f"Custom has its own {method}, which does not call vLLM's"
-    assert plain.only.hello["reason"] in caplog.text
+    """With functools.wraps they are vLLM's."""
+    cls = fresh(Scheduler)
+    wrapped_by_another(cls, method, is_told=is_told)
+    plugin.install(cls, "0.32.0", str(socket_path))
+    scheduler = cls()
 
-
-@pytest.mark.parametrize("method", ["update_from_output", "_free_request"])
-@pytest.mark.parametrize(("calls_vllms", "state"), [(True, "observing"), (False, "refused")])
-def test_without_speculation_the_first_end_shows_whether_a_subclass_calls_vllms_method(
-    method, calls_vllms, state, plain, installed
-):
-    """There are no drafts to show it."""
-    scheduler = custom(installed(), method, calls_vllms=calls_vllms, depth=0)
-    scheduler.add_request(request("a", max_tokens=2))
-    for _ in range(2):
-        assert scheduler._specdec.state == "checking"
-        scheduler.step({"a": (0, 1)})
-    assert (scheduler._specdec is not None) is calls_vllms
+    assert life(scheduler) == life(fresh(Scheduler)())
     plain.until(lambda: plain.only.state, state)
+    if is_told:
+        plain.until(lambda: (plain.total, len(plain.only.done)), (scheduler.counted, 6))
 
 
 def test_a_subclass_that_overrides_nothing_wrapped_is_observed(plain, installed):
@@ -284,89 +286,62 @@ def test_a_subclass_that_overrides_nothing_wrapped_is_observed(plain, installed)
     scheduler = Async()
     life(scheduler)
     plain.until(lambda: plain.total, scheduler.counted)
+    assert plain.only.hello["own"] == []
 
 
-def test_nothing_grows_with_the_number_of_requests(installed):
-    """With no sidecar at all, where everything waits."""
+def held(observer):
+    """How much an observer keeps in each of its parts, and in its report's."""
+    return {
+        (type(owner).__name__, name): len(part)
+        for owner in (observer, observer.report)
+        for name, part in vars(owner).items()
+        if hasattr(part, "__len__")
+    }
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_nothing_grows_with_the_number_of_requests(is_there, installed, request, monkeypatch):
+    """With no sidecar at all, where everything waits, and with one."""
+    monkeypatch.setattr(plugin, "MAX_FINISHED", 100)
+    plain = request.getfixturevalue("plain") if is_there else None
     scheduler = installed()()
-    life(scheduler, plugin.MAX_FINISHED + 10)
+    life(scheduler, 110)
     observer = scheduler._specdec
-    sizes = {name: len(held) for name, held in vars(observer).items() if hasattr(held, "__len__")}
+    sizes = held(observer)
     life(scheduler, 50)
-    assert {
-        name: len(held) for name, held in vars(observer).items() if hasattr(held, "__len__")
-    } == sizes
-    assert observer.lost == 60
+
+    assert held(observer) == sizes
     assert not observer.starting
-
-
-@pytest.fixture
-def starts(monkeypatch):
-    """Makes this process look like one of vLLM's that has imported what workers import."""
-
-    def start(*, parent, **environment):
-        processes = SimpleNamespace(parent_process=lambda: parent)
-        monkeypatch.setitem(sys.modules, "multiprocessing.process", processes)
-        monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", SimpleNamespace())
-        for name in ("WORKER_MULTIPROC_METHOD", "ENABLE_V1_MULTIPROCESSING"):
-            monkeypatch.delenv(f"VLLM_{name}", raising=False)
-        for name, value in environment.items():
-            monkeypatch.setenv(f"VLLM_{name}", value)
-
-    return start
-
-
-@pytest.mark.parametrize("process", ["worker", "API server", "model inspection"])
-def test_a_process_without_a_scheduler_imports_nothing(process, starts, monkeypatch, caplog):
-    """An import of vLLM's scheduler would slow the start of every worker, and ``--help``."""
-    if process == "worker":
-        starts(parent=object())
-    elif process == "API server":
-        starts(parent=None, WORKER_MULTIPROC_METHOD="spawn")
+    if plain is None:
+        assert observer.lost == 60
+        assert len(observer.finished) == 100
     else:
-        spec = SimpleNamespace(name="vllm.model_executor.models.registry")
-        monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
-    monkeypatch.setitem(sys.modules, "vllm", None)  # an import of it fails, which would be logged
-    plugin.register()
-    assert plugin.log.name not in {record.name for record in caplog.records}
+        plain.until(lambda: len(plain.only.done), 160)
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"WORKER_MULTIPROC_METHOD": "fork"},
-        {"WORKER_MULTIPROC_METHOD": "spawn", "ENABLE_V1_MULTIPROCESSING": "0"},
-    ],
-)
-def test_the_process_that_may_fork_the_engine_core_or_be_it_has_a_scheduler(environment, starts):
-    """vLLM loads no plug-in again in either."""
-    starts(parent=None, **environment)
-    assert not plugin.has_no_scheduler()
+def test_combinations_of_keys_are_bounded_without_a_sidecar(installed):
+    """However many clients try: the limit, and one for each temperature, and of our own requests.
 
+    Steps have as many as there are loads.
+    """
+    scheduler = installed()()
+    for number in range(3 * plugin.MAX_CELLS):
+        own = "specdec-own-" if number % 2 else ""
+        name = f"r{own}{number}"
+        scheduler.add_request(made_request(name, number % 300 / 100, adapter=f"t{number}"))
+        scheduler.step({name: (3, 1)})
+        scheduler.end(name)
+    observer = scheduler._specdec
 
-def test_register_never_raises(monkeypatch, caplog):
-    """vLLM would not start."""
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
-    plugin.register()
-    assert "cannot observe this vLLM" in caplog.text
-
-
-def test_register_wraps_vllms_scheduler(monkeypatch):
-    """Once, however often vLLM loads its plug-ins."""
-    cls = fresh(Scheduler)
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0", __path__=[]))
-    for name in ("vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(__path__=[]))
-    monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", SimpleNamespace(Scheduler=cls))
-    plugin.register()
-    plugin.register()
-    assert cls._specdec is None
-    assert cls.update_from_output.__wrapped__.__code__ is Scheduler.update_from_output.__code__
+    assert plugin.MAX_CELLS < len(observer.request_cells) <= plugin.MAX_CELLS + 2 * 203
+    assert len(observer.changed) == len(observer.request_cells) + len(observer.step_cells)
 
 
 def test_the_file_needs_only_the_standard_library():
-    """It runs in images of which nothing else is known, from Python 3.9 on."""
+    """It runs in images of which nothing else is known, from Python 3.9 on.
+
+    Of multiprocessing it asks only what this process is.
+    """
     text = Path(plugin.__file__).read_text()
 
     assert __version__ == plugin.VERSION
@@ -381,4 +356,4 @@ def test_the_file_needs_only_the_standard_library():
         "vllm",
         "specdec_doctor",
     } <= sys.stdlib_module_names
-    assert not imported & {"threading", "asyncio", "subprocess", "multiprocessing"}
+    assert not imported & {"threading", "asyncio", "subprocess", "prometheus_client", "ray"}

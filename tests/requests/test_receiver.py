@@ -10,6 +10,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
+from sidecar.requests import plugin
 from sidecar.requests import receiver as receiver_module
 from sidecar.requests.messages import Hello, ReportPart, Unreadable
 from tests.requests.conftest import descriptors
@@ -21,15 +22,15 @@ async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, e
     connect().send(packet(report={**REPORT, **finishing(FINISHED, FINISHED)}, hello=HELLO))
     await eventually(lambda: len(sink.calls) == 2)
     assert sink.calls == [(Hello, 1), (ReportPart, 1)]
-    assert (sink.hellos[0].model, sink.reports[0].end.total.drafts, sink.requests[1].adapter) == (
+    assert (sink.hellos[0].model, sink.reports[0].end.steps, sink.requests[1].adapter) == (
         "m",
-        10,
+        40,
         "tenant",
     )
 
 
 @pytest.mark.parametrize(
-    "refused", [b"?", packet(report=finishing({**FINISHED, "temperature": -1})), b" " * 65_537]
+    "refused", [b"?", packet(report=finishing({**FINISHED, "temperature": -1})), b" " * 131_073]
 )
 async def test_a_malformed_packet_ends_its_connection_alone(
     refused, receiver, sink, connect, eventually
@@ -55,9 +56,9 @@ async def test_a_first_packet_without_a_hello_is_malformed(receiver, sink, conne
 
 
 async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eventually):
-    """It is 65,536 bytes; the plug-in sends up to 60,000 in one."""
+    """The plug-in counts on it."""
     text = packet(hello=HELLO)
-    connect().send(text + b" " * (65_536 - len(text)))
+    connect().send(text + b" " * (plugin.MAX_BYTES - len(text)))
     await eventually(lambda: sink.hellos)
     assert not sink.drops
 
@@ -67,11 +68,11 @@ async def test_a_sender_of_another_version_is_reported_until_it_leaves(
 ):
     """The page says to regenerate the plug-in as long as it is there."""
     connection = connect()
-    connection.send(b'{"v": 4, "hello": {"plugin": "1.4"}}')
+    connection.send(b'{"v": 5, "hello": {"plugin": "1.4"}}')
     await eventually(lambda: sink.calls)
     connection.close()
     await eventually(lambda: (None, 1) in sink.calls)
-    assert sink.calls == [(Unreadable(4), 1), (None, 1)]
+    assert sink.calls == [(Unreadable(5), 1), (None, 1)]
     assert not sink.drops
 
 

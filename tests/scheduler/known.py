@@ -94,8 +94,8 @@ class Sidecar:
 
     @property
     def is_sound(self):
-        """Whether no total has fallen, and each report was of one moment."""
-        return not self._receiver.fallen and not self._receiver.torn
+        """Whether no number has fallen."""
+        return not self._receiver.fallen
 
 
 class Known:
@@ -142,12 +142,11 @@ class Known:
     @property
     def by_adapter(self):
         """Ended requests by the adapter's name; "" is none, and None all others'."""
-        rows = self._life.tables["adapter"].items()
-        return {
-            None if key == "other" else key.removesuffix("'") if key.startswith("other'") else key:
-            sum(row[name] for name in OUTCOMES)
-            for key, row in rows
-        }  # fmt: skip
+        found = Counter()
+        for (_, _, prompt, adapter), numbers in self._life.cells.items():
+            name = None if prompt is None else adapter or ""
+            found[name] += sum(numbers[: len(OUTCOMES)])
+        return dict(found)
 
     @property
     def endings(self):

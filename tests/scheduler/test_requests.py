@@ -156,7 +156,7 @@ def session(engine):
     return made, turn
 
 
-def test_a_streaming_session_is_told_with_the_drafts_and_tokens_of_all_its_turns(sidecar, session):
+def test_a_streaming_session_is_told_with_the_drafts_of_all_its_turns(sidecar, session):
     """Its client is part of its time."""
     engine, turn = session
     for temperature in (0.7, 0.2, 0.7):
@@ -173,9 +173,8 @@ def test_a_streaming_session_is_told_with_the_drafts_and_tokens_of_all_its_turns
         for name in ("drafts", "draft_tokens", "accepted_tokens")
     )
     assert totals == engine.told.by_request["session"].numbers
-    assert sum(one.output_tokens for one in finished) == engine.told.outputs["session"]
-    if len(finished) == 1:
-        assert finished[0].last_token is None
+    # Its client is part of its time, and vLLM forgets the output of a turn: both are unknown.
+    assert [(one.output_tokens, one.last_token) for one in finished] == [(None, None)]
 
 
 def test_turns_that_wait_while_a_session_generates_are_told_too(sidecar, session):
@@ -191,7 +190,6 @@ def test_turns_that_wait_while_a_session_generates_are_told_too(sidecar, session
     sidecar.until(lambda: sum(one.drafts for one in sidecar.engine().finished) > 0)
     finished = sidecar.engine().finished
     assert sum(one.drafts for one in finished) == engine.told.by_request["session"].drafts
-    assert sum(one.output_tokens for one in finished) == engine.told.outputs["session"]
 
 
 @pytest.mark.parametrize("version", [b"0.32.0", None, "", 5, object(), "x" * 70_000, "0\n"])

@@ -17,7 +17,13 @@ CODE, TAG = "python/object/apply:os.getcwd", "could not determine a constructor 
 MAPPING = "expected at most 1 MiB, with one setting per line, as key: value"
 DURATION = "expected duration, a number of seconds or a number and ms, s, m or h"
 MEASURE = "`specdec-sidecar baseline --out FILE` writes a baseline"
-FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
+FILES = {
+    "vllm_ca_file",
+    "vllm_cert_file",
+    "vllm_key_file",
+    "web_config_file",
+    "baseline_file",
+}
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(config):
@@ -167,3 +173,9 @@ def test_every_setting_can_come_from_the_environment():
         value = (values[group] if group else values)[name]
         environ[variable(key)] = value if isinstance(value, str) else json.dumps(value)
     assert load_settings(None, environ) == settings
+
+
+@pytest.mark.parametrize("text", ["off", "0f1e2d3c4b5a6978"])
+def test_the_variable_in_which_the_plug_in_hands_down_its_server_s_id_is_no_setting(text):
+    """A sidecar in vLLM's own container has it, too."""
+    assert load_settings(None, {"SPECDEC_SERVER_ID": text}) == load_settings(None, {})

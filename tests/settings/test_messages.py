@@ -265,3 +265,31 @@ def test_a_message_is_one_short_line_whatever_the_input(config, messages):
     ):
         assert line.isprintable()
         assert len(line) < 250
+
+
+@pytest.mark.parametrize(
+    "value", ['{"Authorization": "Bearer secret\\u0000"}', '["secret"]', '{"secret": ', "secret"]
+)
+def test_no_part_of_a_header_is_in_a_message(config, messages, value):
+    """It may be a token."""
+    config("")
+    (message,) = messages(None, {"SPECDEC_ALERTING__HEADERS": value})
+    assert message.startswith("SPECDEC_ALERTING__HEADERS")
+    assert "secret" not in message
+
+
+def test_a_certificate_and_a_key_that_do_not_match_are_named(messages, authority):
+    certificate, _ = authority.issue("one")
+    _, key = authority.issue("other")
+    names = "SPECDEC_VLLM_CERT_FILE, SPECDEC_VLLM_KEY_FILE"
+    both = {"SPECDEC_VLLM_CERT_FILE": str(certificate), "SPECDEC_VLLM_KEY_FILE": str(key)}
+    (mismatch,) = messages(None, both)
+    assert mismatch == (
+        f"{names}: not usable PEM files, or certificate and key do not match (KEY_VALUES_MISMATCH)"
+    )
+
+    (alone,) = messages(None, {"SPECDEC_VLLM_KEY_FILE": str(key)})
+    assert alone.endswith("the key needs a certificate")
+
+    (gone,) = messages(None, both | {"SPECDEC_VLLM_KEY_FILE": "/nonexistent"})
+    assert gone == f"{names}: the key cannot be read: No such file or directory"

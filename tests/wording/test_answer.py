@@ -75,7 +75,8 @@ def test_nothing_is_drafted():
         judgement=judgement(NONE), findings=(NotSpeculating(engines=("0",), tokens=5000.0),)
     )
     plain = plain_model()
-    assert text_and_tone(idle) == text_and_tone() == ("vLLM is idle.", "mute")
+    assert text_and_tone(idle) == ("vLLM is idle.", "mute")
+    assert text_and_tone() == ("vLLM has counted nothing yet.", "mute")
     assert text_and_tone(idle, plain) == ("vLLM decodes without drafts.", "mute")
     assert text_and_tone(running) == ("vLLM decodes without drafts.", "mute")
     assert text_and_tone(paused) == ("Requests wait, and none runs.", "even")
@@ -258,8 +259,7 @@ def test_a_collapse_is_told_from_hot_traffic():
     text = "Almost no draft tokens are accepted, and replies may be wrong."
     assert text_and_tone(collapsed) == (text, "bad")
     assert why(collapsed).endswith(
-        "Restart vLLM; check that the draft matches its target. High temperatures alone do not"
-        " cause this."
+        "a restart does not help then. High temperatures alone do not cause this."
     )
 
 
@@ -375,3 +375,24 @@ def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answe
     assert text_and_tone(undecided) == (text, "mute")
     # This is no matter of too little traffic.
     assert why(undecided) == "The acceptance rate over all requests is 17%."
+
+
+def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
+    """The rule of thumb knows no load; where time was measured, that decides."""
+    gauges = {Gauge.REQUESTS_RUNNING: 3.0, Gauge.WAITING_FOR_CAPACITY: 5.0}
+    waits = engine(gauges=gauges)
+    pressed = answer(report(model(temperature("0", GOOD), engines=(waits,))))
+    assert pressed.tone == "even"
+    assert pressed.text.endswith("But requests wait for room.")
+    assert "3 requests running, and 5 requests waiting for room" in pressed.why
+
+    calm = answer(report(model(temperature("0", GOOD))))
+    assert calm.tone == "good"
+
+
+def test_synthetic_acceptance_is_never_good_news():
+    synthetic = Speculation("draft_model", 3, rejection_sample_method="synthetic")
+    judged = judgement(GOOD, 0.93, speculation=synthetic)
+    said = answer(report(model(temperature("0", GOOD), judgement=judged)))
+    assert said.tone == "bad"
+    assert said.text.startswith("vLLM accepts draft tokens at a set rate")

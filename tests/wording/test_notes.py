@@ -150,7 +150,8 @@ def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised
 BY_LOAD = (
     'To follow the load, set `"num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 8, 0]]`.'
     " vLLM ignores it with data parallelism, and gives up full CUDA graphs for it on model"
-    " runner V1."
+    " runner V1. Keep the load at which it reaches 0 away from the usual one: there vLLM would"
+    " draft at one step and not at the next, which halved the throughput in vLLM issue 49548."
 )
 TWO = "fewer tokens, 2 instead of 5: the next one is accepted only 28% of the time."
 OFF = (
@@ -211,10 +212,7 @@ def test_advice_says_what_to_set_and_why(direction, tokens, rest, sentences):
         (None, []),
         (Speculation("eagle3", 3), []),
         (Speculation("eagle3", 3, rejection_sample_method="standard"), []),
-        (
-            Speculation("eagle3", 3, rejection_sample_method="synthetic"),
-            ["it is configured, not measured."],
-        ),
+        (Speculation("eagle3", 3, rejection_sample_method="synthetic"), []),  # a finding says it
         (
             Speculation("eagle3", 3, rejection_sample_method="fly"),
             ["fly also accepts tokens that the model itself"],

@@ -10,19 +10,15 @@ from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from tests.export.reports import NEVER_CONNECTED, OBSERVING
 
 REFUSED = "The plug-in does not observe engine 0 of vLLM 0.32.0: no method f."
-CHECKING = (
-    "The split by temperature begins once a step with drafts has shown that engine 0's scheduler"
-    " calls vLLM's own methods: no method f."
-)
 DISABLED = (
     "The plug-in failed on engine 0 and disabled itself, so its model has no split by temperature:"
     " no method f. vLLM is not affected; it loads the plug-in again when it restarts."
 )
 OTHER = (
-    "The plug-in uses message format 4, but this sidecar reads formats 2 and 3. Rewrite the"
-    " plug-in with this"
+    "The plug-in uses message format 3, but this sidecar reads format 4. Rewrite the plug-in with"
+    " this"
 )
-OTHER_9 = "The plug-in uses message format 9, but this sidecar reads formats"
+OTHER_9 = "The plug-in uses message format 9, but this sidecar reads format"
 WITHOUT = "There is no split by temperature: "
 
 
@@ -56,7 +52,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
                 state=PluginState.SEVERAL_SENDERS,
                 shared=(EngineKey("demo", "0"),),
             ),
-            "as engine 0, so another vLLM sends to it, too. Only the one whose numbers match",
+            "are connected as engine 0, and nothing tells which of them is this vLLM's. Give each",
         ),
         (
             replace(NEVER_CONNECTED, heard=True),
@@ -66,9 +62,8 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
             replace(NEVER_CONNECTED, problem="No access"),
             "The sidecar cannot listen for the plug-in (No access), so",
         ),
-        (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=4), OTHER),
+        (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=3), OTHER),
         (in_state(PluginState.REFUSED), REFUSED),
-        (in_state(PluginState.CHECKING), CHECKING),
         (in_state(PluginState.DISABLED), DISABLED),
         (
             in_state(PluginState.IDLE),
@@ -80,7 +75,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
         ),
         (
             replace(OBSERVING, state=PluginState.ELSEWHERE, observed=0, engines=(), elsewhere=1),
-            "of engines that are not in vLLM's metrics, so another vLLM sends to this sidecar's",
+            "of another server than vLLM's metrics, or of engines that are not in them, so another",
         ),
         (
             replace(
@@ -112,7 +107,6 @@ def test_a_state_says_what_it_means(report, words):
     ("code", "details", "words"),
     [
         (NoSplitReason.REFUSED, {"reason": "no method f", "vllm_version": "0.32.0"}, REFUSED),
-        (NoSplitReason.CHECKING, {"reason": "no method f"}, CHECKING),
         (NoSplitReason.DISABLED, {"reason": "no method f"}, DISABLED),
         (
             NoSplitReason.RESTARTED_WITHOUT,
@@ -122,9 +116,11 @@ def test_a_state_says_what_it_means(report, words):
         (
             NoSplitReason.CONTRADICTS_ITSELF,
             {},
-            f"{WITHOUT}the plug-in of engine 0 contradicts itself",
+            f"{WITHOUT}a number of the plug-in of engine 0 has fallen",
         ),
-        (NoSplitReason.SEVERAL_CLAIM, {}, f"{WITHOUT}several plug-ins claim to be engine 0"),
+        (NoSplitReason.SEVERAL_SENDERS, {}, f"{WITHOUT}several plug-ins are connected as engine 0"),
+        (NoSplitReason.SILENT, {}, "and its plug-in has reported nothing of it. With its next"),
+        (NoSplitReason.FIRST_REPORT, {}, "begins with the next report of engine 0's plug-in"),
         (
             NoSplitReason.COUNTS_OTHERWISE,
             {"ratio": 0.91},
@@ -141,14 +137,14 @@ def test_a_state_says_what_it_means(report, words):
             "on engine 0 the plug-in counted other numbers than vLLM (",
         ),
         (
-            NoSplitReason.NOT_COMPARED,
-            {},
-            "begins once vLLM's counters confirm what the plug-in reports of engine 0.",
+            NoSplitReason.COUNTS_OTHERWISE,
+            {"own": ("update_from_output",)},
+            "Its scheduler's class has a method of its own (update_from_output), which may",
         ),
         (
-            NoSplitReason.NOTHING_COMPARABLE,
+            NoSplitReason.NOT_COMPARED,
             {},
-            "while vLLM drafts nothing: the plug-in of engine 0 is of an earlier version, which",
+            "connected as engine 0 is this vLLM's, so the split by temperature begins once it has",
         ),
         (
             NoSplitReason.NOT_REPORTED,

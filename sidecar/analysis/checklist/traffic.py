@@ -82,9 +82,11 @@ class TrafficWindow:
             return
 
         self._counts.add(at, Counter(name for one in counted for name in _names(one)))
-        self._temperatures.add(at, [one.temperature for one in counted])
+        temperatures = [one.temperature for one in counted]
+        self._temperatures.add(at, [one for one in temperatures if one is not None])
         self._prompts.add(at, [one.prompt_tokens for one in counted])
-        self._outputs.add(at, [one.output_tokens for one in counted])
+        outputs = [one.output_tokens for one in counted]
+        self._outputs.add(at, [one for one in outputs if one is not None])
 
     def mark(self, at: float) -> None:
         """Forgets what has left the hour that ends at ``at``, a poll's time."""
@@ -126,10 +128,11 @@ class TrafficWindow:
 def _names(request: FinishedRequest) -> list[str]:
     """What a request counts as."""
     share = _before_first_token(request)
+    temperature = request.temperature
     traits = {
         Trait.ANY: True,
-        Trait.COOL: request.temperature <= 100 * COOL,
-        Trait.HOT: request.temperature > 100 * HOT,
+        Trait.COOL: temperature is not None and temperature <= 100 * COOL,
+        Trait.HOT: temperature is not None and temperature > 100 * HOT,
         Trait.LONG_PROMPT: request.prompt_tokens > LONG_PROMPT,
         Trait.STRUCTURED: request.structured,
         Trait.SHAPED: request.sampling in _SHAPED,

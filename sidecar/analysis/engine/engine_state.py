@@ -13,6 +13,7 @@ from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
 from sidecar.analysis.engine.latency import Latency, latency
 from sidecar.analysis.engine.polled_load import PolledLoadWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
+from sidecar.analysis.speed.late_intervals import LateIntervals
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import (
     Interval,
@@ -46,9 +47,15 @@ class Limitation(StrEnum):
     NO_POSITIONS = "no_positions"
     NO_KV_CACHE_CAPACITY = "no_kv_cache_capacity"
     SEVERAL_PROCESSES = "several_processes"
+    RUST_FRONTEND = "rust_frontend"
+    NOTHING_DRAFTED = "nothing_drafted"  # and the counters of drafts do not say that it speculates
     SEVERAL_SENDERS = "several_senders"
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
     CONTRADICTORY_COUNTERS = "contradictory_counters"
+
+
+WITHOUT_SPECULATION: Final = frozenset({Limitation.NO_SPECULATION, Limitation.NOTHING_DRAFTED})
+"""An engine with one of these is not known to speculate, and is taken for a plain one."""
 
 
 class EngineState:
@@ -66,6 +73,7 @@ class EngineState:
         self._contradicts_itself = False  # whether more tokens were accepted than drafted
         self._check = StepCheck()
         self._clock = StepClock()
+        self._late = LateIntervals()
         self.loads = LoadTotals()
         self.is_reported = False  # whether the plug-in has reported steps
         # of vLLM's counters, since the last report of steps
@@ -104,6 +112,19 @@ class EngineState:
             for window in (self._window, self._hour):
                 window.add(at, self.latest, self.held, has_restarted=False)
 
+    def _begin_to_speculate(self) -> None:
+        """Takes what was seen of an engine that was not known to speculate for no drafts.
+
+        What it decoded before is in no window.
+        """
+        held = self.held
+        if held is None or held.speculates:
+            return
+
+        self.held = replace(held, counters={**dict.fromkeys(SPECULATION, 0.0), **held.counters})
+        self.latest = self.held
+        self.judge_from(self.seen_at)
+
     def observe(
         self, at: float, snapshot: EngineSnapshot, *, has_restarted: bool, is_sum: bool
     ) -> None:
@@ -112,6 +133,8 @@ class EngineState:
         ``has_restarted``: the engine's counters have started again at 0 since the last poll.
         ``is_sum``: they are sums over several API servers.
         """
+        if snapshot.speculates and not has_restarted:
+            self._begin_to_speculate()
         before = self.held
         after = snapshot if before is None or has_restarted else hold_counters(before, snapshot)
         self.held = after
@@ -119,6 +142,7 @@ class EngineState:
         if has_restarted:
             self._check = StepCheck()
             self._clock = StepClock()
+            self._late = LateIntervals()
             self._unreported = {}
             self._unreported_seconds = 0.0
             self.polled_load = PolledLoadWindow()  # it may have speculated until then
@@ -127,8 +151,12 @@ class EngineState:
         self.steps = None
         if before is not None and self.seen_at < at:
             grown = counter_growth(before.counters, after.counters, has_restarted=has_restarted)
+            is_late = Trait.RUST_FRONTEND in snapshot.traits
+            if is_late:
+                grown = self._late.on_time(grown)
             self.grown = grown
-            self._check.add(grown)
+            # Between two polls, intervals that come late say nothing of how many there were.
+            self._check.add(after.counters if is_late else grown)
             self._observe_acceptance(grown)
             self._interval = self._since_last(at, snapshot)
             if not is_sum and self._check.trusts_page:
@@ -316,18 +344,23 @@ class EngineState:
         if engine is None:
             return frozenset()
 
+        is_rust = Trait.RUST_FRONTEND in engine.traits
+        has_none = Counter.DRAFT_TOKENS not in engine.counters
         limited = {
             Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
             Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,
-            Limitation.NO_SPECULATION: (
-                not engine.traits and Counter.DRAFT_TOKENS not in engine.counters
-            ),
+            Limitation.NO_SPECULATION: has_none and not engine.traits,
+            Limitation.NOTHING_DRAFTED: has_none and is_rust,
+            # The Rust frontend shows a series once it has counted something.
             Limitation.NO_POSITIONS: (
-                Counter.DRAFTS in engine.counters and not engine.accepted_per_position
+                Counter.DRAFTS in engine.counters
+                and not (is_rust and not engine.counters[Counter.DRAFTS])
+                and not engine.accepted_per_position
             ),
-            Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms,
+            Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms and not is_rust,
             Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
             Limitation.SEVERAL_PROCESSES: self._several_processes,
+            Limitation.RUST_FRONTEND: is_rust,
             Limitation.ITL_PER_TOKEN: bool(self._check.per_token),
             Limitation.CONTRADICTORY_COUNTERS: self._contradicts_itself,
         }

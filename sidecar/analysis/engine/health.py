@@ -5,7 +5,7 @@ what moves tells. Whatever is unknown counts as healthy: a restart takes every r
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -42,7 +42,7 @@ class Vitals:
     token before the first output. ``is_awake`` is None where vLLM does not say. ``is_told`` is
     False on a page of several processes: there, a gauge may keep the value that the process had
     which last heard from the engine. ``has_generated`` is whether there was output since vLLM's
-    start.
+    start. ``has_collapsed`` is None while too little is drafted to tell.
     """
 
     key: EngineKey
@@ -51,10 +51,10 @@ class Vitals:
     is_awake: bool | None
     is_told: bool
     has_generated: bool
-    has_collapsed: bool
+    has_collapsed: bool | None
 
 
-def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool) -> Vitals:
+def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool | None) -> Vitals:
     """Those of an engine on the last page; ``heartbeat`` as in ``EngineView``.
 
     Waiting requests are no sign of life: clients go on sending to an engine that hangs.
@@ -91,8 +91,10 @@ class HealthReport:
     """The engines at the last good poll.
 
     ``ailments`` says of each engine and ailment whether the engine has it, by model name, engine
-    and ailment; a missing one is unknown or not watched. ``restarts`` counts those of an ailing
-    vLLM within the last hour; once there are ``limit`` of them, the probe leaves vLLM alone.
+    and ailment; a missing one is unknown or not watched. Whether an engine is stalled is unknown
+    while it has nothing to do, as its page looks the same if it hangs. ``restarts`` counts those of
+    an ailing vLLM within the last hour; once there are ``limit`` of them, the probe leaves vLLM
+    alone.
     """
 
     ailments: Mapping[tuple[str, str, Ailment], bool] = field(default_factory=dict)
@@ -118,11 +120,14 @@ class HealthReport:
 
 @dataclass(frozen=True, slots=True)
 class _Stillness:
-    """Since when nothing has moved, and what stood still."""
+    """Since when nothing has moved while requests ran, and what stood still.
+
+    ``moved_at`` is when something moved last, with requests or without; None if that was not seen.
+    """
 
     since: float
     vitals: Vitals
-    is_compared: bool  # with an earlier poll, which nothing is known without
+    moved_at: float | None
 
     @property
     def is_working(self) -> bool:
@@ -197,17 +202,22 @@ class HealthWatch:
             return HealthReport(restarts=restarts, limit=limit)
 
         ailing = self._ailing(self._polled)
-        ill = {(one.key, one.ailment) for one in ailing}
-        watched = [Ailment.STALLED]
-        if self._settings.collapsed_after is not None:
-            watched.append(Ailment.COLLAPSED)
         ailments = {
-            (*key, ailment): (key, ailment) in ill
+            (*key, ailment): False
             for key, still in self._still.items()
-            for ailment in watched
-            if still.is_compared
+            for ailment in self._known_free(self._polled, still)
         }
+        ailments |= {(*one.key, one.ailment): True for one in ailing}
         return HealthReport(ailments, tuple(ailing), restarts, limit)
+
+    def _known_free(self, at: float, still: _Stillness) -> Iterator[Ailment]:
+        """What an engine is known not to have."""
+        is_awake = still.vitals.is_awake is not False
+        moved = still.moved_at
+        if is_awake and moved is not None and at - moved <= self._settings.stalled_after:
+            yield Ailment.STALLED
+        if self._settings.collapsed_after is not None and still.vitals.has_collapsed is not None:
+            yield Ailment.COLLAPSED
 
     def _most_apart(self, interval: float) -> float:
         return max(self._settings.stalled_after / 2, _MISSED * interval)
@@ -221,10 +231,11 @@ class HealthWatch:
     def _stillness(self, at: float, engine: Vitals) -> _Stillness:
         before = self._still.get(engine.key)
         if before is None:
-            return _Stillness(at, engine, is_compared=False)
+            return _Stillness(at, engine, moved_at=None)
 
-        now = _Stillness(at, engine, is_compared=True)
-        if not now.is_working or not before.is_working or before.vitals.moving != engine.moving:
+        has_moved = before.vitals.moving != engine.moving
+        now = _Stillness(at, engine, moved_at=at if has_moved else before.moved_at)
+        if not now.is_working or not before.is_working or has_moved:
             return now
         return replace(now, since=before.since)
 

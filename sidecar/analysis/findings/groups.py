@@ -155,7 +155,7 @@ def _undrafted_tokens(request: FinishedRequest) -> int:
     """What a structured request decoded without any draft; an answer of one token is not meant."""
     if not request.structured or request.drafts:
         return 0
-    return max(request.output_tokens - 1, 0)
+    return request.decoded_tokens
 
 
 UNDRAFTED_TOKENS: Final = RequestCount(_undrafted_tokens)

@@ -8,6 +8,7 @@ from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.load import LOAD
 from sidecar.analysis.findings.long_contexts import LONG_CONTEXTS
+from sidecar.analysis.findings.room import is_short_of_room
 from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 
@@ -44,9 +45,10 @@ def too_few_tokens(situation: Situation) -> Iterator[TooFewTokens]:
     """The model's advice on the number of tokens, if it asks for more.
 
     Not where repetition loops matter: these are easy to draft, so they ask for more than other text
-    can use.
+    can use. Nor while requests wait for room, which more draft tokens would take.
     """
-    if situation.model.judgement.evidence.loops is not None:
+    has_loops = situation.model.judgement.evidence.loops is not None
+    if has_loops or is_short_of_room(situation.model):
         return
 
     tokens = _advised_tokens(situation)

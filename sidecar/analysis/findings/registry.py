@@ -14,6 +14,7 @@ from sidecar.analysis.findings import (
     one_engine,
     prefix_cache,
     room,
+    synthetic_acceptance,
 )
 from sidecar.analysis.findings.rule import FindingRule
 
@@ -29,4 +30,5 @@ RULES: Final[tuple[FindingRule, ...]] = (
     *one_engine.RULES,
     *prefix_cache.RULES,
     *room.RULES,
+    *synthetic_acceptance.RULES,
 )

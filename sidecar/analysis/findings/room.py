@@ -13,6 +13,9 @@ from sidecar.engine.names import Gauge
 from sidecar.settings.groups import Thresholds
 
 _PREEMPTED: Final = 0.01  # preemptions per request from which on they matter
+# Requests that wait, per running one, from which on they do not just wait for the next step.
+_MANY: Final = 0.2
+_FULL: Final = 0.9  # usage of the KV cache where vLLM does not say what requests wait for
 _TAKEN: Final = 0.05  # share of the KV cache from which on the draft's part matters
 
 
@@ -62,6 +65,27 @@ def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:
     waits = waiting_for_room(engine) > 0
     preempts = (engine.cache.preemptions_ratio or 0.0) >= _PREEMPTED
     return (is_full and waits) or preempts
+
+
+def is_short_of_room(model: ModelReport) -> bool:
+    """Whether requests of an engine wait for room, or are preempted, whatever it drafts with.
+
+    Each draft token takes a slot of the KV cache, and in state-space models a state of its own
+    (vLLM issue 55533), so that fewer requests run.
+    """
+    return any(
+        _lets_many_wait(engine) or (engine.cache.preemptions_ratio or 0.0) >= _PREEMPTED
+        for engine in model.engines
+    )
+
+
+def _lets_many_wait(engine: EngineReport) -> bool:
+    """Whether more requests wait for room than those that have just arrived."""
+    says_why = Gauge.WAITING_FOR_CAPACITY in engine.gauges
+    is_full = (engine.kv_cache_peak or 0.0) >= _FULL
+    running = engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
+    waiting = waiting_for_room(engine)
+    return (says_why or is_full) and waiting > 0 and waiting >= _MANY * running
 
 
 def waiting_for_room(engine: EngineReport) -> float:

@@ -132,7 +132,7 @@ class ModelSpeed:
         Its own prefill counts at the mean of the requests that decoded beside it, since what it
         took is not known.
         """
-        tokens = request.output_tokens - 1
+        tokens = request.decoded_tokens
         begun = request.first_token
         end = request.last_token
         if tokens < 1 or begun is None or end is None:

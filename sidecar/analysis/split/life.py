@@ -1,36 +1,37 @@
 """One life of an engine's scheduler, as its plug-in reports it, cut by cut."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add, sub
 from typing import Final
 
 from sidecar.analysis.split.comparison import Compared, Totals
+from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
-from sidecar.analysis.split.trust import Trust
+from sidecar.analysis.split.standing import Event, Standing, after
 from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import (
-    MAX_KEYS,
-    TABLES_OF_VERSION_2,
     FinishedRequest,
     Hello,
     HelloState,
     ReportEnd,
     ReportPart,
-    Row,
     StepKey,
     StepTally,
-    TallyRow,
 )
-from sidecar.requests.tables import Table
-from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
+from sidecar.requests.tables import CellKey, Ending, Table
+from sidecar.requests.tally import NO_REQUESTS, Numbers, Tally, tally_of
 
-TableRows = Mapping[int | str, TallyRow]
+Cells = Mapping[CellKey, Numbers]
 NO_STEPS: Final = StepTally()
-# About how many bytes Python takes for a row, without its positions and its name, and for a
-# finished request, without its names; tests/analysis/test_lives.py measures both.
-_ROW_BYTES: Final = 900
-_POSITION_BYTES: Final = 40
-_STEP_ROW_BYTES: Final = 700
+# The plug-in has at most 1,024 combinations of keys, and one for each temperature past these.
+MOST_CELLS: Final = 2_048
+_MOST_STEP_CELLS: Final = 2_048
+# About how many bytes Python takes for a cell, without its numbers and its name, and for a finished
+# request, without its names; tests/analysis/test_lives.py measures both.
+_CELL_BYTES: Final = 500
+_NUMBER_BYTES: Final = 40
+_STEP_CELL_BYTES: Final = 700
 _REQUEST_BYTES: Final = 900
 _LETTER_BYTES: Final = 4
 
@@ -39,16 +40,16 @@ _LETTER_BYTES: Final = 4
 class Cut:
     """One whole report: all that a life had counted at one moment.
 
-    ``tables`` are those that the plug-in sends. ``steps`` are of all loads together.
-    ``generation_tokens``, ``at``, the moment in Unix seconds, and ``heartbeat``, the number of all
-    engine steps, are None where the plug-in does not say. ``size`` is about how many bytes its rows
-    take.
+    ``endings`` are of finished requests, ``steps`` of all loads together. ``at`` is the moment in
+    Unix seconds, and ``heartbeat`` the number of all engine steps; None in the cut before the first
+    report, in which nothing is counted. ``size`` is about how many bytes its cells take.
     """
 
     total: Tally = NO_REQUESTS
-    tables: Mapping[Table, TableRows] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
+    endings: Mapping[Ending, Tally] = field(default_factory=dict)
     steps: StepTally = NO_STEPS
-    generation_tokens: int | None = None
+    generation_tokens: int = 0
     at: float | None = None
     heartbeat: int | None = None
     size: int = 0
@@ -56,25 +57,23 @@ class Cut:
     @property
     def totals(self) -> Totals:
         """What is compared with vLLM's counters."""
-        totals = {
+        return {
             Compared.DRAFTS: self.total.drafts,
             Compared.DRAFT_TOKENS: self.total.draft_tokens,
             Compared.ACCEPTED_TOKENS: self.total.accepted_tokens,
+            Compared.GENERATION_TOKENS: self.generation_tokens,
         }
-        if self.generation_tokens is not None:
-            totals[Compared.GENERATION_TOKENS] = self.generation_tokens
-        return totals
 
 
 class Life:
     """Takes in a plug-in's reports.
 
-    Bounded whatever is sent: in rows, as a table has at most ``MAX_KEYS`` keys and "other", and in
-    bytes, as the caller says how many there is room for. A report's parts are kept apart until the
-    last one has arrived, so that ``latest`` is from one moment.
+    Bounded whatever is sent: in cells, and in bytes, as the caller says how many there is room for.
+    A report's parts are kept apart until the last one has arrived, so that ``latest`` is from one
+    moment.
     """
 
-    def __init__(self, hello: Hello, trust: Trust, *, from_start: bool) -> None:
+    def __init__(self, hello: Hello, growth: Growth, *, from_start: bool) -> None:
         """``from_start``: it began while this sidecar was listening.
 
         All that it counted is growth then.
@@ -82,14 +81,12 @@ class Life:
         self.hello = hello
         # The engine as vLLM's page names it; until a page has told, as the plug-in does.
         self.key = self.named
-        self.trust = trust
+        self.growth = growth
+        self.standing = Standing.WAITS
         self.from_start = from_start
         self.connections: set[int] = set()
-        self.is_over = False  # its process of vLLM has ended
-        self.is_past = False  # it has left, and another life of its engine has taken its place
-        self.is_before_reset = False  # it has left, and vLLM's counters have started again since
-        # vLLM's counters have started again in its time: what they have of its own is not known
-        self.spans_reset = False
+        self.heard_after = 0  # polls that had ended when it last said hello
+        self.is_alone = True  # whether no other was connected as its engine at the same time
         self.has_counted = False  # its numbers have been part of the split
 
         self.reports = 0
@@ -98,19 +95,17 @@ class Life:
         self.first: Cut | None = Cut() if from_start else None
         self.latest = self.first
         self.latest_at = 0.0  # the first poll at which ``latest`` was there
-        self.confirmed: Cut | None = None  # the latest cut that vLLM's counters confirmed
+        self.confirmed: Cut | None = None  # the latest cut that counts
         self.finished: list[FinishedRequest] = []  # up to the latest cut
         # how many of them are in the first cut, so from before this sidecar listened
         self.early = 0
 
-        self._adds_up = True
         self._has_fallen = False
-        self._finished_sum = NO_REQUESTS  # of all finished requests
-        self._arriving: dict[Table, dict[int | str, TallyRow]] = {}
-        self._new_keys: dict[Table, int] = {}  # of the arriving rows, those not in ``latest``
+        self._arriving: dict[CellKey, Numbers] = {}
         self._arriving_finished: list[FinishedRequest] = []
-        self._arriving_size = 0  # of the rows, in bytes
+        self._arriving_size = 0  # of the cells, in bytes
         self._waiting_size = 0  # of the finished requests, in bytes
+        self._sum: list[int] = []  # of the latest cut's cells
         self._steps: dict[StepKey, StepTally] = {}
         self._taken: Cut | None = None  # of which the steps have been taken
 
@@ -122,10 +117,12 @@ class Life:
     @property
     def report(self) -> PluginEngineReport:
         """What is shown of its plug-in."""
-        state = PluginState(self.hello.state)
         has_drafted = self.latest is not None and self.latest.total.drafts > 0
-        if state is PluginState.OBSERVING and not has_drafted:
-            state = PluginState.IDLE
+        state = PluginState.OBSERVING if has_drafted else PluginState.IDLE
+        if self.hello.state is HelloState.DISABLED:
+            state = PluginState.DISABLED
+        elif not self.observes:
+            state = PluginState.REFUSED
 
         return PluginEngineReport(
             model_name=self.key.model_name,
@@ -143,30 +140,19 @@ class Life:
         return self.hello.state is HelloState.OBSERVING
 
     @property
-    def has_left(self) -> bool:
-        """Whether it is gone, and vLLM's counters have what it reported."""
-        return not self.connections and not self.is_before_reset and self.latest is not None
+    def is_blank(self) -> bool:
+        """Whether it has counted nothing."""
+        return self.latest is not None and not any(self.latest.totals.values())
 
     @property
     def is_consistent(self) -> bool:
-        """Whether no report contradicted another.
-
-        The tables sum to the total, finished requests to no more, and no number ever fell.
-        """
-        has_too_many = self.latest is not None and self.latest.total.has_fallen(self._finished_sum)
-        return self._adds_up and not self._has_fallen and not has_too_many
+        """Whether no number ever fell."""
+        return not self._has_fallen
 
     @property
     def tables(self) -> frozenset[Table]:
-        """The tables that its plug-in sends.
-
-        One of version 2 does not name them: it sends those that have rows.
-        """
-        if self.hello.tables is not None:
-            return self.hello.tables
-        if self.latest is None or self.latest.total == NO_REQUESTS:
-            return TABLES_OF_VERSION_2
-        return frozenset(table for table, rows in self.latest.tables.items() if rows)
+        """The tables that its plug-in sends."""
+        return frozenset(Table)
 
     # What it takes
 
@@ -174,7 +160,7 @@ class Life:
     def size(self) -> int:
         """About how many bytes its rows take."""
         cuts = {id(cut): cut.size for cut in (self.first, self.confirmed, self.latest) if cut}
-        steps = _STEP_ROW_BYTES * len(self._steps)
+        steps = _STEP_CELL_BYTES * len(self._steps)
         return sum(cuts.values()) + self._arriving_size + steps
 
     @property
@@ -191,30 +177,49 @@ class Life:
         return dropped
 
     def forget_rows(self) -> None:
-        """Drops all rows of a life that has left and is not confirmed: it may send them again."""
+        """Drops all cells of a life that has left and is not confirmed: it may send them again."""
         self.forget_arriving()
         self.first = Cut() if self.from_start else None
         self.latest = self.first
+        self._sum = []
 
     def forget_start(self) -> None:
         """It may have begun before this sidecar listened, and all that it has counted so far."""
         self.from_start = False
-        if self.reports == 0:
+        if self.latest == Cut():  # it has reported nothing, or nothing that is kept
             self.latest = None
         self.first = self.latest
         self.early = len(self.finished)
 
-    def end(self) -> None:
-        """Its process of vLLM has ended: it is known, but its numbers are not needed any more."""
-        self.is_over = True
-        self.forget_rows()
-        if self.confirmed is not None:
-            self.confirmed = Cut(self.confirmed.total)
+    def follow(self, event: Event) -> None:
+        """Its next standing."""
+        before = self.standing
+        self.standing = after(before, event)
+        if self.standing is before:
+            return
+        if self.standing is Standing.ELSEWHERE:
+            self.confirmed = None
+            self.rest()
+        elif before is Standing.ELSEWHERE or event is Event.RESTARTED:
+            self._begin_again()
+
+    def rest(self) -> None:
+        """It is another vLLM's: while it is not connected, none of its rows are needed."""
+        if not self.connections:
+            self.forget_rows()
+            self.forget_start()
+
+    def _begin_again(self) -> None:
+        """What it had counted until now is part of another vLLM's split, or of none."""
+        self.growth = Growth()
+        self.confirmed = None
+        if self.has_counted or not self.from_start:
+            self.has_counted = False
+            self.forget_start()
 
     def forget_arriving(self) -> None:
         """Drops a report that is not whole: a new connection sends all rows again."""
         self._arriving.clear()
-        self._new_keys.clear()
         self._arriving_size = 0
 
     # What it gives
@@ -248,19 +253,30 @@ class Life:
         finished requests may that wait for the next poll.
         """
         dropped = self._take_requests(part.finished, request_room)
-        for table, row in part.rows:
-            size = row_size(row)
-            if size > room or not self._has_key_for(table, row):
-                dropped += 1
-                continue
-            room -= size
-            self._take_row(table, row, size)
-
-        dropped += self._take_step_rows(part.steps, room)
+        dropped += self._take_cells(part.cells, room)
+        dropped += self._take_steps(part.steps, room)
         if part.end is not None:
             self.lost = max(part.end.lost, self.lost)
             self._complete(part.end)
+        elif self.latest is not None and not self._arriving:  # they come after the end of their cut
+            self._release_finished()
 
+        return dropped
+
+    def _take_cells(self, cells: Iterable[tuple[CellKey, Numbers]], room: int) -> int:
+        """Returns how many had no room."""
+        known = self.latest.cells if self.latest is not None else {}
+        dropped = 0
+        for key, numbers in cells:
+            size = cell_size(key, numbers)
+            is_new = key not in known and key not in self._arriving
+            is_full = is_new and len(known) + len(self._arriving) >= MOST_CELLS
+            if size > room or is_full:
+                dropped += 1
+                continue
+            room -= size
+            self._arriving[key] = numbers
+            self._arriving_size += size
         return dropped
 
     def _take_requests(self, requests: Sequence[FinishedRequest], room: int) -> int:
@@ -274,116 +290,71 @@ class Life:
             self._arriving_finished.append(request)
         return 0
 
-    def _take_step_rows(self, rows: Iterable[Row[StepKey, StepTally]], room: int) -> int:
+    def _take_steps(self, cells: Iterable[tuple[StepKey, StepTally]], room: int) -> int:
         """Returns how many had no room."""
         dropped = 0
-        for row in rows:
-            if row.key not in self._steps:
-                if room < _STEP_ROW_BYTES:
+        for key, tally in cells:
+            if key not in self._steps:
+                if room < _STEP_CELL_BYTES or len(self._steps) >= _MOST_STEP_CELLS:
                     dropped += 1
                     continue
-                room -= _STEP_ROW_BYTES
-            self._steps[row.key] = row.counts
+                room -= _STEP_CELL_BYTES
+            self._steps[key] = tally
         return dropped
-
-    def _has_key_for(self, table: Table, row: TallyRow) -> bool:
-        """Whether a row's table is one that it sends, and has the row's key or room for it."""
-        if self.hello.tables is not None and table not in self.hello.tables:
-            return False
-        if self._is_known(table, row) or row.key in self._arriving.get(table, ()):
-            return True
-        return len(self._latest_rows(table)) + self._new_keys.get(table, 0) <= MAX_KEYS
-
-    def _take_row(self, table: Table, row: TallyRow, size: int) -> None:
-        arriving = self._arriving.setdefault(table, {})
-        if row.key not in arriving and not self._is_known(table, row):
-            self._new_keys[table] = self._new_keys.get(table, 0) + 1
-        arriving[row.key] = row
-        self._arriving_size += size
-
-    def _is_known(self, table: Table, row: TallyRow) -> bool:
-        return row.key in self._latest_rows(table)
-
-    def _latest_rows(self, table: Table) -> TableRows:
-        return self.latest.tables.get(table, {}) if self.latest is not None else {}
 
     def _complete(self, end: ReportEnd) -> None:
         """Makes a cut of the report that has arrived."""
         before = self.latest or Cut()
-        has_new = bool(self._arriving) or end.total != before.total
-        tables = before.tables
+        cells = before.cells
         size = before.size
-        if has_new:  # else there are only more finished requests
-            tables = self._with_arrived(before.tables)
-            size = sum(row_size(row) for rows in tables.values() for row in rows.values())
+        total = before.total
+        if self._arriving:
+            cells = self._with_arrived(before.cells)
+            size = sum(cell_size(key, numbers) for key, numbers in cells.items())
+            total = tally_of(self._sum)
 
-        if end.total.has_fallen(before.total):
-            self._has_fallen = True
+        has_gone_on = total != before.total or end.generation_tokens != before.generation_tokens
+        self._has_fallen |= end.generation_tokens < before.generation_tokens
         self.forget_arriving()
-
         self.latest = Cut(
-            total=end.total,
-            tables=tables,
+            total=total,
+            cells=cells,
+            endings=end.endings,
             steps=sum(self._steps.values(), NO_STEPS),
             generation_tokens=end.generation_tokens,
             at=end.at,
             heartbeat=end.steps,
             size=size,
         )
-        if has_new:
-            self._adds_up = self._sums_up()
+        if has_gone_on:
+            self.reports += 1
 
-        if end.total != before.total or end.generation_tokens != before.generation_tokens:
-            self.reports += 1  # else it is of the same moment, with more finished requests
-
-        self.finished += self._arriving_finished
-        self._finished_sum += _sum(self._arriving_finished)
-        self._arriving_finished.clear()
+        self._release_finished()
         if self.first is None:
             self.first = self.latest
             self.early = len(self.finished)
 
-    def _with_arrived(self, before: Mapping[Table, TableRows]) -> Mapping[Table, TableRows]:
-        tables = {table: dict(rows) for table, rows in before.items()}
-        for table, arrived in self._arriving.items():
-            rows = tables.setdefault(table, {})
-            for key, row in arrived.items():
-                known = rows.get(key)
-                self._has_fallen |= known is not None and row.counts.has_fallen(known.counts)
-                rows[key] = row
-        return tables
+    def _with_arrived(self, before: Cells) -> Cells:
+        cells = dict(before)
+        for key, numbers in self._arriving.items():
+            if not self._sum:
+                self._sum = [0] * len(numbers)
+            known = cells.get(key, (0,) * len(self._sum))
+            growth = [*map(sub, numbers, known)]
+            self._has_fallen |= len(growth) != len(self._sum) or min(growth) < 0
+            self._sum = [*map(add, self._sum, growth)]
+            cells[key] = numbers
+        return cells
 
-    def _sums_up(self) -> bool:
-        """Whether each table that the plug-in sends sums to the total.
-
-        The split is made of the table of temperatures, so that one must be there.
-        """
-        if self.latest is None or self.latest.total == NO_REQUESTS:
-            return True
-        if Table.TEMPERATURE not in self.tables:
-            return False
-        return all(
-            _sums_to(self.latest.total, self.latest.tables.get(table, {}).values())
-            for table in self.tables
-            if table.declared.sums_to_total
-        )
+    def _release_finished(self) -> None:
+        self.finished += self._arriving_finished
+        self._arriving_finished.clear()
 
 
-def sum_totals(cuts: Iterable[Cut | None]) -> Totals:
-    """What lives of one engine have counted together in these cuts, as far as all say it."""
-    totals = [cut.totals for cut in cuts if cut is not None]
-    return {
-        name: sum(one[name] for one in totals)
-        for name in Compared
-        if all(name in one for one in totals)
-    }
-
-
-def row_size(row: TallyRow) -> int:
-    """About how many bytes a row takes."""
-    positions = len(row.counts.drafted_at) + len(row.counts.accepted_at)
-    letters = len(row.key) if isinstance(row.key, str) else 0
-    return _ROW_BYTES + _POSITION_BYTES * positions + _LETTER_BYTES * letters
+def cell_size(key: CellKey, numbers: Numbers) -> int:
+    """About how many bytes a cell takes."""
+    letters = len(key.adapter or "")
+    return _CELL_BYTES + _NUMBER_BYTES * len(numbers) + _LETTER_BYTES * letters
 
 
 def _requests_size(requests: Iterable[FinishedRequest]) -> int:
@@ -393,30 +364,3 @@ def _requests_size(requests: Iterable[FinishedRequest]) -> int:
         names = [request.adapter or "", *request.parameters]
         size += _REQUEST_BYTES + sum(64 + _LETTER_BYTES * len(name) for name in names)
     return size
-
-
-def _sum(requests: Collection[FinishedRequest]) -> Tally:
-    """All of them as one tally, without positions."""
-    outcomes = [request.outcome for request in requests]
-
-    return Tally(
-        stopped=outcomes.count(Outcome.STOPPED),
-        length=outcomes.count(Outcome.LENGTH),
-        repetition=outcomes.count(Outcome.REPETITION),
-        aborted=outcomes.count(Outcome.ABORTED),
-        error=outcomes.count(Outcome.ERROR),
-        drafts=sum(request.drafts for request in requests),
-        draft_tokens=sum(request.draft_tokens for request in requests),
-        accepted_tokens=sum(request.accepted_tokens for request in requests),
-    )
-
-
-def _sums_to(total: Tally, rows: Collection[TallyRow]) -> bool:
-    """Whether rows sum to the total."""
-    counts = [row.counts for row in rows]
-    return (
-        sum(one.requests for one in counts) == total.requests
-        and sum(one.drafts for one in counts) == total.drafts
-        and sum(one.draft_tokens for one in counts) == total.draft_tokens
-        and sum(one.accepted_tokens for one in counts) == total.accepted_tokens
-    )

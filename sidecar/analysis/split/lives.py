@@ -1,17 +1,25 @@
 """All lives of the plug-in that this sidecar has heard of, and which of them count.
 
-``claims.py`` says whose numbers an engine's are; a poll's ``LivesView`` has the result.
+``standing.py`` has the states of a life; a poll's ``LivesView`` has the result.
 """
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.split.claims import Claims, claimants, end_replaced
-from sidecar.analysis.split.comparison import Compared, Totals
-from sidecar.analysis.split.life import Cut, Life, sum_totals
-from sidecar.analysis.split.plugin_state import PluginReport, plugin_state
-from sidecar.analysis.split.trust import PolledLife, Standing, Trust
+from sidecar.analysis.split.comparison import Compared, Comparison, Totals, sum_of
+from sidecar.analysis.split.engine_lives import EngineLives
+from sidecar.analysis.split.growth import Growth, Told
+from sidecar.analysis.split.life import Life
+from sidecar.analysis.split.plugin_state import (
+    NoSplit,
+    NoSplitReason,
+    PluginEngineReport,
+    PluginReport,
+    PluginState,
+    plugin_state,
+)
+from sidecar.analysis.split.standing import Event, Standing
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
 from sidecar.engine.identity import EngineKey
@@ -19,15 +27,15 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS
 
-OTHER_ENGINE: Final = "other_engine"  # the engine is not on this sidecar's page
-UNCONFIRMED: Final = "unconfirmed"  # vLLM's counters contradict its sender
+OTHER_ENGINE: Final = "other_engine"  # the server or the engine is not on this sidecar's page
+UNCONFIRMED: Final = "unconfirmed"  # its sender does not count
 LOST: Final = "lost"  # the plug-in could not send it, because the sidecar was down or too slow
 # more than is kept until the next poll or in a table, or of a model past limits.models
 OVERFLOW: Final = "overflow"
 _UNREACHED_AFTER: Final = 30.0  # seconds in which an engine drafts and does not connect
 _MOST_LIVES: Final = 64
-# Bytes of the rows of all lives. Half is for those that vLLM's counters confirm, half for all
-# others, so that no sender takes the room of an engine's own plug-in.
+# Bytes of the rows of all lives. Half is for those that count, half for all others, so that no
+# sender takes the room of an engine's own plug-in.
 MOST_ROW_BYTES: Final = 48 * 2**20
 # What the rows of one packet may take, in bytes: about 600 rows with tokens by position.
 _MOST_PART_BYTES: Final = 2 * 2**20
@@ -41,21 +49,23 @@ _COUNTERS: Final = {
     names.Counter.ACCEPTED_TOKENS: Compared.ACCEPTED_TOKENS,
     names.Counter.GENERATION_TOKENS: Compared.GENERATION_TOKENS,
 }
+_NOTHING: Final[Totals] = dict.fromkeys(Compared, 0)
+_UNTRUE: Final = (Standing.DIFFERS, Standing.BROKEN)
 
 
 class Lives:
     """Keeps what every plug-in reports; bounded whatever is sent. Nothing is judged before a poll.
 
-    A life is told apart by the plug-in's random ``start``, not by its connection. It counts once
-    vLLM's own counters of its engine confirm a cut of it. If it left, or was replaced while its
-    process of vLLM went on, it still counts.
+    A life is told apart by the plug-in's random ``start``, not by its connection. Whose it is, the
+    id of its server says, which is on vLLM's page, too; where one of them has none, its growth
+    does. If it left, or was replaced while its vLLM went on, it still counts.
     """
 
     def __init__(self, listening_since: float, lowest_coverage: float) -> None:
         """An engine that started after ``listening_since`` has been heard from its start.
 
-        ``listening_since`` is in Unix seconds. A life whose coverage is below ``lowest_coverage``,
-        or as far above 1, does not count.
+        ``listening_since`` is in Unix seconds. A life whose growth is below ``lowest_coverage`` of
+        vLLM's, or as far above 1, does not count.
         """
         self.lowest_coverage = lowest_coverage  # may be replaced between two polls
         self.view = LivesView()  # as of the last good poll
@@ -66,13 +76,11 @@ class Lives:
         # message formats that the sidecar cannot read, by connection
         self._unreadable: dict[int, int] = {}
 
-        # the starts of those that have claimed an engine together
-        self._disputed: dict[EngineKey, set[str]] = {}
         self._page: PageSnapshot | None = None  # the last one
         # what vLLM counted of each engine on it
         self._counted: dict[EngineKey, Totals] = {}
-        # engines whose counters vLLM has made anew in the same process: the last poll before that
-        self._reset_after: dict[EngineKey, float] = {}
+        # Engines of which vLLM's counters are younger than what was told: both, as of then.
+        self._younger: dict[EngineKey, tuple[Totals, Totals]] = {}
         # engines that draft without a plug-in beside others with one: the first poll that saw it
         self._unheard: dict[EngineKey, float] = {}
         self._out_of_reach: set[EngineKey] = set()  # as on another node: no part of the split
@@ -82,6 +90,7 @@ class Lives:
         )
         self._has_heard = False
         self._unheard_since: float | None = None  # when vLLM first served a request unheard
+        self._polls = 0  # that have ended
         self._polled_at = 0.0
         self._latest_poll = 0.0  # by the clock, which may have been set back since
         self._finished = 0
@@ -114,41 +123,33 @@ class Lives:
             self._lives[hello.start] = life
 
         life.hello = hello
-        if life.is_over and life.confirmed is None:
-            life.is_over = False
-            life.trust = Trust()
-
-        life.is_past = False
-        life.is_before_reset = False
+        life.heard_after = self._polls
         self._end(connection)
         life.connections.add(connection)
         self._connected[connection] = life
+        life.growth.reconnect()
+        life.follow(Event.RETURNED)
+
+        alike = [one for one in self._connected.values() if one.key == life.key]
+        if len(alike) > 1:
+            for one in alike:
+                one.is_alone = False
 
     def _begin(self, hello: Hello) -> Life:
         """A life that is new to this sidecar."""
-        from_start = hello.started >= self._since
-        trust = Trust(is_new=from_start, may_be_older=not from_start)
-        life = Life(hello, trust, from_start=from_start)
+        life = Life(hello, Growth(), from_start=hello.started >= self._since)
         if self._page is not None:
             life.key = self._page.key_of(*life.named)
 
-        # What vLLM had counted by then is not its own; unknown if the clock was set back since.
-        if from_start and hello.started > self._latest_poll:
-            life.trust = Trust(self._counted.get(life.key), is_new=True)
-
-        reset_after = self._reset_after.get(life.key)
-        if reset_after is not None and hello.started <= reset_after:
-            life.trust.compare_growth_only()
+        # What vLLM had counted by then; unknown if the clock was set back since.
+        if life.from_start and hello.started >= self._latest_poll and self._page is not None:
+            life.growth = Growth(self._counted.get(life.key, _NOTHING))
         return life
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
         if not life.observes:  # it has said itself that it has nothing to report
             self._dropped[UNCONFIRMED] += max(len(part.finished), 1)
-            return
-
-        if life.is_over:
-            self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             return
 
         if self._is_elsewhere(life):
@@ -167,9 +168,10 @@ class Lives:
     def _room(self, life: Life) -> int:
         """How many bytes more a life's rows may take: its share, as no sender takes another's.
 
-        Where little is left, lives that have left and are not confirmed yet are forgotten.
+        Where little is left, lives that have left and do not count are forgotten.
         """
-        alike = [one for one in self._lives.values() if one.trust.is_proven is life.trust.is_proven]
+        counts = life.standing is Standing.COUNTS
+        alike = [one for one in self._lives.values() if (one.standing is Standing.COUNTS) is counts]
         connected = sum(bool(one.connections) for one in alike)
         share = MOST_ROW_BYTES // 2 // max(connected, 1) - life.size
         left = MOST_ROW_BYTES // 2 - sum(one.size for one in alike)
@@ -196,6 +198,8 @@ class Lives:
         life.connections.discard(connection)
         if not life.connections:
             life.forget_arriving()
+            if life.standing is Standing.ELSEWHERE:
+                life.rest()
 
     def _make_room(self) -> None:
         """Forgets a life if there are too many.
@@ -209,11 +213,7 @@ class Lives:
         # ``min`` returns the oldest of those that matter least.
         least = min(
             gone,
-            key=lambda life: (
-                not life.is_over,
-                life.confirmed is not None,
-                not self._is_elsewhere(life),
-            ),
+            key=lambda life: (life.confirmed is not None, not self._is_elsewhere(life)),
         )
         del self._lives[least.hello.start]
 
@@ -232,58 +232,87 @@ class Lives:
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
         self._note_traffic(at, before)
         if has_restarted:
-            self._end_process()
+            self._younger.clear()
+            self._unheard.clear()
+            self._out_of_reach.clear()
 
         self._find_engines(page)
+        self._identify(has_restarted=has_restarted)
         self._note_out_of_reach(at, before)
-        for key in reset:
-            self._restart_counters(key)
-        self._reset_after |= dict.fromkeys(reset, self._polled_at)
 
-        for key, counted in self._counted.items():
-            self._compare(key, at, counted)
-            self._settle(key)
+        engines = {key: self._engine(key) for key in self._counted}
+        for key, engine in engines.items():
+            self._compare(engine, at, is_anew=key in reset)
+            self._let_count(engine)
 
-        self._forget_engines()
-
+        self._younger = {key: self._younger[key] for key in self._younger if key in engines}
         lives = self._count_lives()
         self.view = LivesView(
             engines=self._view_engines(at), lives=lives, finished=tuple(self._take_finished())
         )
+        self._polls += 1
         self._polled_at = at
         self._latest_poll = max(self._latest_poll, at)
         self._seen = self._look()
         return self.view
 
-    def _forget_engines(self) -> None:
-        """Bounds what is kept by engine on a page that names other engines each time."""
-        on_page = self._counted.keys()
-        if len(self._disputed) > _MOST_LIVES:
-            self._disputed = {key: self._disputed[key] for key in self._disputed if key in on_page}
-        if len(self._reset_after) > _MOST_LIVES:
-            known = self._reset_after
-            self._reset_after = {key: known[key] for key in known if key in on_page}
-
-    def missed(self, *, have_counters_fallen: bool = False) -> None:
-        """A poll has failed: only which plug-ins are connected may be another.
-
-        Where ``have_counters_fallen``, the next page may have more than before: then nobody will
-        know whether vLLM has made them anew.
-        """
+    def missed(self) -> None:
+        """A poll has failed: only which plug-ins are connected may be another."""
+        self._polls += 1
         self._seen = self._look()
-        if have_counters_fallen:
-            for life in self._lives.values():
-                life.trust.doubt_counters()
 
     def _find_engines(self, page: PageSnapshot) -> None:
-        """Finds the engine of each life on the page; one that was confirmed stays what it was.
+        """Finds the engine of each life on the page; one that counts stays what it was.
 
         A page that shows replicas names more of an engine than its number, which is all that a
         plug-in knows.
         """
         for life in self._lives.values():
-            if not (life.is_over or life.trust.is_proven or life.has_counted):
+            if not life.has_counted:
                 life.key = page.key_of(*life.named)
+
+    def _identify(self, *, has_restarted: bool) -> None:
+        """Tells this vLLM's lives from others: by their ids, and by its restart."""
+        said = {life.key for life in self._lives.values() if self._is_ours(life)}
+        for life in self._lives.values():
+            is_ours = self._is_ours(life)
+            is_other_s = is_ours is False or (life.hello.server is None and life.key in said)
+            # A page that was asked for before the hello may be of the vLLM before.
+            is_late = life.heard_after >= self._polls and not has_restarted
+            if is_other_s and (life.key in said or not is_late):
+                life.follow(Event.IS_ANOTHERS)
+            elif has_restarted and not is_other_s:
+                self._restart(life)
+            if is_ours and life.connections:
+                life.follow(Event.RETURNED)
+
+        for key in said:
+            engine = self._engine(key)
+            for life in engine.lives:
+                life.is_alone |= life is engine.current
+                if life.is_alone and self._is_ours(life):
+                    life.follow(Event.IS_OURS)
+
+    def _is_ours(self, life: Life) -> bool | None:
+        """Whether the page is of the life's server; None if the page or its hello has no id."""
+        servers = self._page.servers if self._page is not None else frozenset()
+        if not servers or life.hello.server is None:
+            return None
+        return life.hello.server in servers
+
+    def _restart(self, life: Life) -> None:
+        """Another process of vLLM has taken the place of the last one, or made all counters anew.
+
+        What is connected may be of either.
+        """
+        # while the counters were in doubt, one of the new process may have come and gone
+        is_new = life.hello.started >= self._latest_poll
+        if not (life.connections or (is_new and not life.has_counted)):
+            life.follow(Event.ENDED)
+            return
+
+        life.follow(Event.RESTARTED)
+        life.growth = Growth(_NOTHING if is_new and life.from_start else None)
 
     def _note_traffic(self, at: float, before: dict[EngineKey, Totals]) -> None:
         """Notes when vLLM has served requests for the first time since this sidecar listens."""
@@ -301,7 +330,7 @@ class Lives:
         From then on the others have a split without them. If one connects later all the same, what
         it had counted would look like growth, so it stays out until vLLM restarts.
         """
-        over = {life.key for life in self._lives.values() if life.is_over}
+        over = self._ended()
         split = self._split_models()
         unheard: dict[EngineKey, float] = {}
         for key, counted in self._counted.items():
@@ -319,123 +348,140 @@ class Lives:
 
     def _split_models(self) -> set[str]:
         """The models of which any engine is part of the split."""
-        return {life.key.model_name for life in self._lives.values() if life.has_counted}
+        return {
+            life.key.model_name
+            for life in self._lives.values()
+            if life.has_counted and life.standing is not Standing.ELSEWHERE
+        }
 
-    def _end_process(self) -> None:
-        """Another process of vLLM has taken the place of the last one.
+    def _ended(self) -> set[EngineKey]:
+        """The engines that counted in an earlier vLLM."""
+        return {
+            life.key
+            for life in self._lives.values()
+            if life.has_counted and life.standing is Standing.ELSEWHERE
+        }
 
-        An engine core may outlive its process, and stay connected.
+    def _compare(self, engine: EngineLives, at: float, *, is_anew: bool) -> None:
+        """Compares what the engine's lives tell with what vLLM has counted of it.
+
+        Only the current one's growth: of one that has left, what vLLM counts may be another one's.
+        ``is_anew``: vLLM has made its counters anew in the same process.
         """
-        self._disputed.clear()
-        self._reset_after.clear()
-        self._unheard.clear()
-        self._out_of_reach.clear()
-
-        for life in self._lives.values():
-            # while the counters were in doubt, one of the new process may have come and gone
-            is_new = life.hello.started > self._latest_poll
-            is_known = life.trust.is_proven or life.has_counted
-            if (life.connections or is_new) and not is_known:
-                life.trust = Trust(is_new=life.from_start, may_be_older=True)
-            else:
-                life.end()
-
-    def _restart_counters(self, key: EngineKey) -> None:
-        counted = self._counted.get(key, {})
-        for life in self._of(key):
-            life.spans_reset = True
-            life.trust.restart_counters(counted, (life.latest or Cut()).totals)
-            if not life.connections:  # it may come back, and had counted more than it reported
-                life.trust.compare_growth_only()
-                life.is_past = True
-                life.is_before_reset = True
-
-    def _compare(self, key: EngineKey, at: float, counted: Totals) -> None:
-        """Confirms the latest cut of each of an engine's lives if nothing contradicts it."""
-        lives = self._of(key)
-        for place, life in enumerate(lives):
-            if life.hello.started > at:  # the clock was set back
-                self._forget_start(life)
-            if life.latest is None or not life.observes or life.is_past:
-                continue
+        counted = self._counted[engine.key]
+        tolerance = 1 - self.lowest_coverage
+        for life in engine.lives:
+            if life.hello.started > at and life.from_start and life.growth.now is None:
+                life.growth = Growth()  # the clock was set back: when it began is not known
+                life.forget_start()
+            if is_anew:
+                life.growth.restart_counters()
             if not life.is_consistent:
-                life.trust.contradict()
+                life.follow(Event.CONTRADICTED)
+
+            is_compared = life is engine.current or life in engine.connected
+            if not is_compared or life.latest is None or not life.observes:
                 continue
-            if life.reports != life.trust.reports:
+            if life.reports != life.growth.reports:
                 life.latest_at = at
 
-            left = [one for one in lives[:place] if one.has_left]
-            earlier = [one for one in left if not one.spans_reset]
-            others = [one for one in lives if one.connections and one is not life]
-            is_shared = any(one.observes for one in others)
-
-            if left:
-                life.trust.began_midway = True
-            if len(earlier) < len(left):
-                life.trust.compare_growth_only()
-
-            polled = PolledLife(
+            told = Told(
                 at=at,
                 reports=life.reports,
                 total=life.latest.totals,
                 counted=counted,
-                earlier=sum_totals(one.latest for one in earlier),
-                known=sum_totals(one.latest for one in earlier if one.has_counted),
-                counting=sum_totals(one.confirmed for one in earlier if one.has_counted),
-                is_only=not is_shared and self._may_be_of_page(life),
-                is_succeeded=is_shared and not life.connections,
+                is_connected=bool(life.connections),
+                counts=life.standing is Standing.COUNTS,
             )
-            life.trust.compare(polled, tolerance=1 - self.lowest_coverage)
+            event = life.growth.take(told, tolerance)
+            if engine.has_several and life.standing is Standing.WAITS:
+                life.growth.begin_again()
+            elif event is not None:
+                life.follow(event)
 
-            if life.trust.standing is Standing.AGREES and key not in self._disputed:
-                self._confirm(life, earlier)
+        self._find_exact(engine, tolerance)
+        self._note_younger(engine, is_anew=is_anew)
 
-    def _confirm(self, life: Life, earlier: Iterable[Life]) -> None:
-        """The latest cut of a life counts, and those of the ``earlier`` ones that it explains."""
-        life.confirmed = life.latest
-        if life.trust.explains_all:
-            for one in earlier:
-                one.trust.is_proven = True
-                one.confirmed = one.latest
+    def _find_exact(self, engine: EngineLives, tolerance: float) -> None:
+        """Confirms lives without an id that told just what vLLM has beyond the engine's others.
 
-    def _may_be_of_page(self, life: Life) -> bool:
-        """Whether the life did not begin before vLLM's process, as far as the page says."""
-        started = self._page.process_start if self._page is not None else None
-        return started is None or life.hello.started >= started
-
-    def _forget_start(self, life: Life) -> None:
-        """Whether the life began while this sidecar was listening is not known.
-
-        It is of one that had been compared before the clock was set back.
+        Their growth alone says too little, as of one that has left after a few requests.
         """
-        life.trust.forget_origin()
-        if life.from_start and not life.trust.has_begun:
-            life.trust = Trust(is_new=True, may_be_older=True)
-            life.forget_start()
-
-    def _settle(self, key: EngineKey) -> None:
-        """Notes which lives claim an engine.
-
-        Where several do, nobody knows whose it is, even if one of them leaves. One that was no part
-        of the split gives its claim up once a report of its own contradicts vLLM.
-        """
-        lives = self._of(key)
-        end_replaced(lives)
-
-        claiming = claimants(lives)
-        if len(claiming) > 1:
-            disputed = self._disputed.setdefault(key, set())
-            disputed.update(life.hello.start for life in claiming)
-
-        if key not in self._disputed:
+        current = engine.current
+        if current is None or current.growth.now is None or not current.connections:
             return
 
-        for life in lives:
-            if life.trust.is_contradicted and not life.has_counted:
-                self._disputed[key].discard(life.hello.start)
+        told = {life.hello.start: life.latest.totals for life in engine.lives if life.latest}
+        for life in engine.lives:
+            is_open = life.standing is Standing.WAITS and self._is_ours(life) is None
+            if not is_open or life.latest is None or not life.observes:
+                continue
+            others = sum_of(total for start, total in told.items() if start != life.hello.start)
+            now = current.growth.now
+            rest = Comparison(life.latest.totals, now.least, now.most).less(others)
+            if rest.is_exact(tolerance):
+                life.follow(Event.AGREED)
+                life.growth.begin_again()
 
-        if len(self._disputed[key]) < 2:
-            del self._disputed[key]
+    def _let_count(self, engine: EngineLives) -> None:
+        """The latest cut of each life that counts is part of the split, unless several claim it."""
+        if engine.has_several:
+            return
+        for life in engine.lives:
+            counts = life.standing is Standing.COUNTS
+            has_left = life.standing is Standing.SILENT and not life.connections
+            if (counts or has_left) and life.observes and life.latest is not None:
+                life.confirmed = life.latest
+
+    def _note_younger(self, engine: EngineLives, *, is_anew: bool) -> None:
+        """Notes where vLLM's counters are younger than the lives: coverage is told from then on.
+
+        They were made anew, or a life from before this sidecar listened has told more than they
+        have.
+        """
+        new = [
+            life
+            for life in engine.lives
+            if life.standing is Standing.COUNTS and not (life.has_counted or life.from_start)
+        ]
+        whole = self._whole(engine)
+        if whole is None:
+            return
+        if is_anew or (new and whole.is_above(1 - self.lowest_coverage)):
+            told, _ = self._younger.get(engine.key, (_NOTHING, _NOTHING))
+            self._younger[engine.key] = (sum_of((whole.total, told)), self._counted[engine.key])
+
+    def _whole(self, engine: EngineLives) -> Comparison | None:
+        """All that the engine's lives have told beside all that vLLM has counted of it.
+
+        Where vLLM's counters are younger, both are since then.
+        """
+        current = engine.current
+        now = current.growth.now if current is not None else None
+        if current is None or now is None or not current.observes:
+            return None
+
+        told, counted = self._younger.get(engine.key, (_NOTHING, _NOTHING))
+        others = [
+            life.latest.totals
+            for life in engine.lives
+            if life.has_counted and life is not current and life.latest is not None
+        ]
+        total = {
+            name: number + sum(other.get(name, 0) for other in others) - told.get(name, 0)
+            for name, number in now.total.items()
+        }
+        return Comparison(total, now.least, now.most).less(counted)
+
+    def _coverage(self, engine: EngineLives) -> float | None:
+        """What the engine's lives have told ÷ vLLM's counters; 0 if nobody knows whose it is."""
+        if engine.has_several:
+            return 0.0
+        whole = self._whole(engine)
+        if whole is None:
+            return None
+        is_broken = engine.current is not None and engine.current.standing is Standing.BROKEN
+        return 0.0 if is_broken else whole.ratio
 
     # What follows from both
 
@@ -443,12 +489,7 @@ class Lives:
         """Those that are part of the split, as of now."""
         counted = []
         for life in self._lives.values():
-            if life.is_over or life.confirmed is None or life.first is None:
-                continue
-            if life.key in self._out_of_reach:
-                continue
-            is_confirmed = life.trust.is_proven and life.key not in self._disputed
-            if not is_confirmed and not life.has_counted:
+            if life.confirmed is None or life.first is None or life.key in self._out_of_reach:
                 continue
             life.has_counted = True
             counted.append(
@@ -470,7 +511,7 @@ class Lives:
         for life in self._lives.values():
             if self._is_elsewhere(life) or life.key in self._out_of_reach:
                 self._dropped[OTHER_ENGINE] += life.abandon_requests()
-            elif life.trust.standing is Standing.DIFFERS or life.key in self._disputed:
+            elif life.standing in _UNTRUE or self._engine(life.key).has_several:
                 self._dropped[UNCONFIRMED] += life.abandon_requests()
             elif life.confirmed is not None and life.latest is life.confirmed:
                 early, recent = life.take_finished()
@@ -481,7 +522,7 @@ class Lives:
                         early=tuple(early),
                         recent=tuple(recent),
                     )
-            elif not life.connections:  # its report will not be completed
+            if not life.connections:  # its report will not be completed
                 reason = UNCONFIRMED if life.confirmed is None else LOST
                 self._dropped[reason] += life.abandon_requests()
 
@@ -491,31 +532,41 @@ class Lives:
 
     def _view_engines(self, at: float) -> dict[EngineKey, EngineView]:
         split = self._split_models()
-        over = {life.key for life in self._lives.values() if life.is_over}
+        ended = self._ended()
 
-        return {
-            key: self._claims(key).view(
+        views = {}
+        for key, counted in self._counted.items():
+            engine = self._engine(key)
+            if_missing = None
+            if key in ended:
+                if_missing = NoSplit(NoSplitReason.RESTARTED_WITHOUT, key.engine)
+            elif counted.get(Compared.DRAFTS, 0) > 0 and key.model_name in split:
+                if_missing = NoSplit(NoSplitReason.NOT_REPORTED, key.engine)
+
+            views[key] = engine.view(
                 at,
-                is_split=key.model_name in split,
-                was_observed=key in over,
+                coverage=self._coverage(engine),
+                is_blank=bool(counted) and not any(counted.values()),
+                if_missing=if_missing,
                 is_out_of_reach=key in self._out_of_reach,
             )
-            for key in self._counted
-        }
+        return views
 
-    def _claims(self, key: EngineKey) -> Claims:
-        has_drafted = self._counted.get(key, {}).get(Compared.DRAFTS, 0) > 0
-        return Claims(
-            key, self._of(key), is_disputed=key in self._disputed, has_drafted=has_drafted
-        )
+    def _engine(self, key: EngineKey) -> EngineLives:
+        return EngineLives(key, self._of(key))
 
     def _of(self, key: EngineKey) -> list[Life]:
-        """The engine's lives in the current process of vLLM, the latest last."""
-        return [life for life in self._lives.values() if life.key == key and not life.is_over]
+        """The engine's lives that are not another vLLM's, the latest last."""
+        return [
+            life
+            for life in self._lives.values()
+            if life.key == key and life.standing is not Standing.ELSEWHERE
+        ]
 
     def _is_elsewhere(self, life: Life) -> bool:
-        """Whether this engine is not on the last page; False before the first one."""
-        return bool(self._counted) and life.key not in self._counted
+        """Whether it is of another server, or of an engine that is not on the last page."""
+        is_on_page = not self._counted or life.key in self._counted
+        return life.standing is Standing.ELSEWHERE or not is_on_page
 
     # What is shown of the plug-ins
 
@@ -534,31 +585,24 @@ class Lives:
 
     def _look(self) -> PluginReport:
         """The plug-ins' states as of now, without what is counted."""
-        connected = [life for life in self._lives.values() if life.connections and not life.is_over]
-        claims = {key: self._claims(key) for key in self._counted}
-        shown = connected
-        if claims:
-            candidates = [life for one in claims.values() for life in one.candidates]
-            shown = [life for life in candidates if life.connections]
-
-        engines = tuple(life.report for life in shown)
-
-        shared = tuple(key for key, one in claims.items() if len(one.connected) > 1)
+        connected = [life for life in self._lives.values() if life.connections]
         elsewhere = [life for life in connected if self._is_elsewhere(life)]
+        shown = [life for life in connected if not self._is_elsewhere(life)]
+        shared = {key for key in self._counted if self._engine(key).has_several}
+        engines = tuple(dict.fromkeys(_report(life, shared) for life in shown))
+
         unreadable = next(iter(self._unreadable.values()), None)
         return PluginReport(
-            state=plugin_state(
-                engines, unreadable, is_shared=bool(shared), elsewhere=len(elsewhere)
-            ),
+            state=plugin_state(engines, unreadable, elsewhere=len(elsewhere)),
             unreadable_format=unreadable,
             problem="",
-            observed=len({life.key for life in shown if life.observes} & claims.keys()),
-            expected=len(claims),
+            observed=len({life.key for life in shown if life.observes} & self._counted.keys()),
+            expected=len(self._counted),
             heard=self._has_heard,
             engines=engines,
             events=0,
             dropped={},
-            shared=shared,
+            shared=tuple(key for key in self._counted if key in shared),
             elsewhere=len(elsewhere),
             replicas=self._replicas(elsewhere),
         )
@@ -576,6 +620,20 @@ class Lives:
         if self._has_heard or self._unheard_since is None:
             return False
         return self._polled_at - self._unheard_since >= _CONNECTS_WITHIN
+
+
+def _report(life: Life, shared: Collection[EngineKey]) -> PluginEngineReport:
+    """What is shown of a plug-in; of several as one engine, only that they are."""
+    if life.key not in shared:
+        return life.report
+    return PluginEngineReport(
+        model_name=life.key.model_name,
+        engine=life.key.engine,
+        version="",
+        vllm_version="",
+        state=PluginState.SEVERAL_SENDERS,
+        reason="",
+    )
 
 
 def _counted(engine: EngineSnapshot) -> Totals:

@@ -17,12 +17,11 @@ class PluginState(StrEnum):
     OTHER_FORMAT = "other_format"  # its messages are in another version of the format
     DISABLED = "disabled"  # it failed and disabled itself
     REFUSED = "refused"  # connected, but it does not know this vLLM's scheduler
-    # several plug-ins are connected as the same engine, so another vLLM uses the socket, too
+    # several plug-ins are connected as the same engine of this vLLM, as far as anything tells
     SEVERAL_SENDERS = "several_senders"
-    CHECKING = "checking"  # connected, but the scheduler has not been seen to call vLLM's methods
     OBSERVING = "observing"
     IDLE = "idle"  # connected, but vLLM has not drafted for any request yet
-    ELSEWHERE = "elsewhere"  # connected, but as engines that are not on vLLM's page
+    ELSEWHERE = "elsewhere"  # connected, but as another server, or engines not on vLLM's page
     NOT_CONNECTED = "not_connected"
 
 
@@ -54,8 +53,9 @@ class PluginReport:
     engines'. ``unreadable_format`` is a message format that a plug-in uses and the sidecar cannot
     read. ``problem`` says why the sidecar cannot listen for plug-ins; it is empty if it can.
     ``shared`` are the engines that several plug-ins are connected as, and ``elsewhere`` counts the
-    plug-ins that are connected as engines not on the page. ``replicas`` are engines on the page
-    that one of these could be: they have the same number, which is all that a plug-in says.
+    plug-ins that are connected as another server, or as engines not on the page. ``replicas`` are
+    engines on the page that one of these could be: they have the same number, which is all that a
+    plug-in says.
     """
 
     state: PluginState
@@ -75,23 +75,18 @@ class PluginReport:
 
 
 def plugin_state(
-    engines: Sequence[PluginEngineReport],
-    unreadable: int | None,
-    *,
-    is_shared: bool,
-    elsewhere: int,
+    engines: Sequence[PluginEngineReport], unreadable: int | None, *, elsewhere: int
 ) -> PluginState:
     """The state as a whole.
 
-    What a sender in another format, or as an engine that is not on the page, does changes nothing
-    where a plug-in can be read.
+    What a sender in another format, or of another vLLM, does changes nothing where a plug-in can be
+    read.
     """
-    if not engines:
-        if unreadable is not None:
-            return PluginState.OTHER_FORMAT
-        return PluginState.ELSEWHERE if elsewhere else PluginState.NOT_CONNECTED
-    worst = min((engine.state for engine in engines), key=list(PluginState).index)
-    return PluginState.SEVERAL_SENDERS if is_shared and worst not in BAD else worst
+    if engines:
+        return min((engine.state for engine in engines), key=list(PluginState).index)
+    if unreadable is not None:
+        return PluginState.OTHER_FORMAT
+    return PluginState.ELSEWHERE if elsewhere else PluginState.NOT_CONNECTED
 
 
 class NoSplitReason(StrEnum):
@@ -100,23 +95,24 @@ class NoSplitReason(StrEnum):
     # no plug-in reports the model; ``PluginReport.state`` says more
     NOT_CONNECTED = "not_connected"
     NOT_REPORTED = "not_reported"
+    FIRST_REPORT = "first_report"
     NOT_COMPARED = "not_compared"
-    NOTHING_COMPARABLE = "nothing_comparable"
-    CHECKING = "checking"
     REFUSED = "refused"
     DISABLED = "disabled"
     RESTARTED_WITHOUT = "restarted_without"
-    SEVERAL_CLAIM = "several_claim"
+    SEVERAL_SENDERS = "several_senders"
     CONTRADICTS_ITSELF = "contradicts_itself"
     COUNTS_OTHERWISE = "counts_otherwise"
+    SILENT = "silent"
 
 
 @dataclass(frozen=True, slots=True)
 class NoSplit:
     """Why a model has no split by temperature, and because of which engine.
 
-    ``reason`` is the plug-in's own if it refused or disabled itself; ``ratio`` is its number /
-    vLLM's, if both differ.
+    ``reason`` is the plug-in's own if it refused or disabled itself; ``ratio`` is how much it has
+    counted lately ÷ vLLM's number, if both differ, and ``own`` are then the methods that the
+    engine's scheduler has in place of vLLM's.
     """
 
     code: NoSplitReason
@@ -124,3 +120,4 @@ class NoSplit:
     reason: str = ""
     vllm_version: str = ""
     ratio: float | None = None
+    own: tuple[str, ...] = ()

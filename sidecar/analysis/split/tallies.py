@@ -4,18 +4,18 @@ Also which groups of requests accept less.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from operator import sub
+from operator import add, sub
 from typing import Final
 
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
-from sidecar.analysis.split.life import Cut, TableRows
+from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
-from sidecar.requests.tables import GROUPED, OTHER, Table
-from sidecar.requests.tally import NO_REQUESTS, Tally
+from sidecar.requests.tables import GROUPED, OTHER, CellKey, Table
+from sidecar.requests.tally import NO_REQUESTS, Tally, tally_of
 
 GREEDY: Final = "0"
 _TEMPERATURE_EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
@@ -40,12 +40,9 @@ class TemperatureBuckets:
             f"{lower[-1]:g}+",
         )
 
-    def label(self, hundredths: int | str) -> str:
-        """The bucket of a temperature in hundredths, rounded up.
-
-        It is ``other`` for those past the plug-in's limit.
-        """
-        if isinstance(hundredths, str):
+    def label(self, hundredths: int | None) -> str:
+        """The bucket of a temperature in hundredths, rounded up; ``other`` if it is unknown."""
+        if hundredths is None:
             return OTHER
         return self.labels[bisect_left(self._edges, hundredths)]
 
@@ -66,42 +63,66 @@ class RequestLabels:
     def name_adapters(self, cuts: Iterable[Cut]) -> bool:
         """Gives the adapters that appeared first labels of their own; returns whether any changed.
 
-        The engines' clock says which appeared first.
+        An engine's cells are in the order in which they appeared.
         """
-        since: dict[str, float] = {}
+        rank: dict[str, int] = {}
         for cut in cuts if self._names_adapters else ():
-            for row in cut.tables.get(Table.ADAPTER, {}).values():
-                since[str(row.key)] = min(row.since, since.get(str(row.key), row.since))
+            adapters = (key.adapter or "" for key in cut.cells if key.prompt is not None)
+            for place, name in enumerate(dict.fromkeys(adapters)):
+                rank[name] = min(place, rank.get(name, place))
 
-        oldest = sorted(since, key=lambda name: (since[name], name))
+        oldest = sorted(rank, key=lambda name: (rank[name], name))
         named = frozenset(oldest[:MOST_ADAPTERS])
         before = self._adapters
         self._adapters = named
-        self.overflowed = len(since) - len(named)
+        self.overflowed = len(rank) - len(named)
         return named != before
 
     def has(self, table: Table) -> bool:
         """Whether the rows of a table have labels."""
         return table is not Table.ADAPTER or self._names_adapters
 
-    def sums(self, tables: Mapping[Table, TableRows]) -> dict[Label, Tally]:
+    def sums(self, cut: Cut) -> dict[Label, Tally]:
         """The tallies of one cut by label."""
-        sums: dict[Label, Tally] = {}
-        for table, rows in tables.items():
-            if not self.has(table):
-                continue
-            for row in rows.values():
-                label = (table, self.label(table, row.key))
-                sums[label] = sums[label] + row.counts if label in sums else row.counts
-        return sums
+        sums: dict[Label, list[int]] = {}
+        for key, numbers in cut.cells.items():
+            for label in self._labels(key):
+                known = sums.get(label)
+                sums[label] = [*numbers] if known is None else [*map(add, known, numbers)]
+
+        tallies = {
+            label: tally_of(numbers, by_position=label[0] is Table.TEMPERATURE)
+            for label, numbers in sums.items()
+        }
+        endings = {(Table.ENDING, str(ending)): tally for ending, tally in cut.endings.items()}
+        return {**tallies, **endings}
+
+    def _labels(self, key: CellKey) -> Iterator[Label]:
+        """All labels of a cell."""
+        yield Table.TEMPERATURE, self._buckets.label(key.temperature)
+        for table, declared in GROUPED.items():
+            if declared.key_of_cell is not None and self.has(table):
+                is_known = key.prompt is not None
+                yield table, self._label(table, declared.key_of_cell(key) if is_known else None)
+
+    def _label(self, table: Table, key: int | str | None) -> str:
+        """The label of a group's key; ``other`` if it is unknown."""
+        if key is None:
+            return OTHER
+        if table is Table.ADAPTER:
+            return _adapter_label(str(key)) if key in self._adapters else OTHER
+        return GROUPED[table].label(key)
 
     def label(self, table: Table, key: int | str) -> str:
-        """The label of a row's key in a table."""
-        if table is Table.TEMPERATURE:
-            return self._buckets.label(key)
-        if table is Table.ADAPTER:
-            return (str(key) or NO_ADAPTER) if key in self._adapters else OTHER
-        return GROUPED[table].label(key)
+        """The label of a finished request's key in a table of groups."""
+        return self._label(table, key)
+
+
+def _adapter_label(name: str) -> str:
+    """An adapter's name; another text where the name is a label of something else."""
+    if not name:
+        return NO_ADAPTER
+    return f"adapter {name}" if name in {NO_ADAPTER, OTHER} else name
 
 
 def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
@@ -189,20 +210,17 @@ class GroupReport:
 
 def group_reports(
     tallies: Mapping[Label, LiveTally],
-    tables: Collection[Table],
     differences: Mapping[str, Mapping[str, Difference]],
     min_requests: int,
     *,
     is_fresh: bool,
 ) -> Iterator[GroupReport]:
-    """Every group of the ``tables``; one of a table that a plug-in does not send is absent.
+    """Every group.
 
     One with fewer than ``min_requests`` requests in the window is never flagged. The windows are
     empty unless the last poll ``is_fresh``.
     """
     for by, declared in GROUPED.items():
-        if by not in tables:
-            continue
         groups = {group: tally for (table, group), tally in tallies.items() if table is by}
         windows = {
             group: tally.window if is_fresh else NO_DRAFTS for group, tally in groups.items()

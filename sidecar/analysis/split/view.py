@@ -14,9 +14,9 @@ from sidecar.requests.tables import Table
 class CountedLife:
     """A life that is part of the split.
 
-    ``start`` identifies it. ``cut`` is all that it has counted, as vLLM's counters confirmed it
-    last; ``first`` is what it had counted before this sidecar listened, and ``began`` when it began
-    (Unix seconds), None if that was before. ``steps`` are its steps since the last poll.
+    ``start`` identifies it. ``cut`` is all that it had counted when it last counted here; ``first``
+    is what it had counted before this sidecar listened, and ``began`` when it began (Unix seconds),
+    None if that was before. ``steps`` are its steps since the last poll.
     """
 
     start: str
@@ -33,7 +33,7 @@ class FinishedRequests:
     """The requests of one engine that finished since the last poll.
 
     Those that are ``early`` finished before this sidecar listened, at any time. ``is_plain``: the
-    engine does not speculate, as its confirmed plug-in says.
+    engine does not speculate, as its plug-in says.
     """
 
     key: EngineKey
@@ -46,9 +46,8 @@ class FinishedRequests:
 class EngineView:
     """One engine, as plug-ins see it.
 
-    ``confirmed`` is the hello of the life whose numbers vLLM's counters confirm: only this one may
-    judge. ``said`` is what is shown of it: that, or what all who claim to be the engine say while
-    none is confirmed. None where nobody says it.
+    ``confirmed`` is the hello of the life that counts: only what this one says is judged by.
+    ``said`` is what is shown of it: that, or what all say who may be it. None where nobody says it.
     """
 
     confirmed: Hello | None = None
@@ -58,7 +57,7 @@ class EngineView:
     no_split: NoSplit | None = None
     # those of its split, also if all are 0; None: it has no part in the split
     tables: frozenset[Table] | None = None
-    # draft tokens, or generated tokens where there are none: the plug-in's / vLLM's; 0 if unusable
+    # draft tokens, or generated tokens where there are none: the plug-in's ÷ vLLM's; 0 if unusable
     coverage: float | None = None
     report_age: float | None = None  # of the newest whole report, in seconds
     heartbeat: int | None = None  # engine steps as of that report
@@ -70,12 +69,12 @@ class EngineView:
 
     @property
     def configuration(self) -> Configuration:
-        """The rest of its configuration, to judge by; all unknown while nothing is confirmed."""
+        """The rest of its configuration, to judge by; all unknown while nothing counts."""
         return self.confirmed.configuration if self.confirmed is not None else Configuration()
 
     @property
     def vllm(self) -> str | None:
-        """The version of its vLLM; None while nothing is confirmed."""
+        """The version of its vLLM; None while nothing counts."""
         return self.confirmed.vllm if self.confirmed is not None else None
 
 
@@ -93,6 +92,13 @@ class LivesView:
     def engine(self, key: EngineKey) -> EngineView:
         """One engine; nothing is known of one that is not on the page."""
         return self.engines.get(key, _NOTHING_KNOWN)
+
+    @property
+    def speculating(self) -> frozenset[EngineKey]:
+        """The engines of which a plug-in says that they speculate."""
+        return frozenset(
+            key for key, view in self.engines.items() if view.said and view.said.speculation
+        )
 
     def lives_of(self, model_name: str) -> tuple[CountedLife, ...]:
         """The lives of a model that count, also those that have left."""

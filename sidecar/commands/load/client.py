@@ -17,6 +17,7 @@ from sidecar.commands.arguments import TLS_HINT
 from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
+from sidecar.tls import client_context, connection_fault
 
 
 class Sample(NamedTuple):
@@ -24,7 +25,8 @@ class Sample(NamedTuple):
 
     ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if
     unknown. ``histogram[j]`` counts the verification steps that accepted j tokens. ``prompt`` is
-    the number of the prompt in its file, None if unknown. Saved as an array in the fields' order.
+    the number of the first prompt of its template in the file, None if unknown. Saved as an array
+    in the fields' order.
     """
 
     temperature: float
@@ -144,7 +146,7 @@ class Client:
 
         self._session = aiohttp.ClientSession(
             headers=headers,
-            connector=aiohttp.TCPConnector(limit=0, ssl=options.tls),
+            connector=aiohttp.TCPConnector(limit=0, ssl=client_context(tls=options.tls)),
             timeout=aiohttp.ClientTimeout(total=_LONGEST_REPLY),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -266,7 +268,7 @@ def _no_connection(error: aiohttp.ClientConnectionError) -> str:
 def _reason(error: Exception) -> str:
     """Why a request failed; never quotes a reply."""
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({type(error).__name__}). {TLS_HINT}"
+        return f"TLS failed ({connection_fault(error)}). {TLS_HINT}"
     return str(error) if isinstance(error, BadReply) else type(error).__name__
 
 

@@ -2,13 +2,14 @@
 
 The error of a speed comes from the differences between the rounds of a sweep, so it includes
 anything that slows the machine down for a while. Where the two servers took turns, it comes from
-the differences between rounds of the two, which are the same if both are slowed down. Fewer than
+the differences between rounds of the two, which are the same if both are slowed down. Two machines
+are not slowed down together and differ anyway, so a change counts only beyond that. Fewer than
 four rounds do not show how much two runs of one server differ, so no speed is claimed from them.
 Acceptance does not depend on the machine's speed: its error is that of prompts drawn at random.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
@@ -18,11 +19,13 @@ from sidecar.commands.load.conclusion import (
     Effect,
     MetricChange,
     conclusions,
+    even_chance,
     is_out_of_reach,
     more_rounds,
     rounds_for_difference,
     rounds_needed,
 )
+from sidecar.commands.load.machines import SWAPPED, TWO_MACHINES
 from sidecar.commands.load.metrics import (
     CACHE,
     LEAST_BATCHES,
@@ -41,18 +44,20 @@ from sidecar.commands.load.sweep_result import (
     LevelResult,
     SweepLevel,
     SweepResult,
+    joined,
 )
-from sidecar.wording.numbers import aligned, counted, latency
+from sidecar.wording.numbers import aligned, latency
 
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
 # Relative; smaller differences are not claimed, since a machine may drift between two sweeps. Of
-# servers that took turns only what two machines of one kind may differ by anyway is not claimed.
+# servers that took turns only what nobody would act on is not claimed.
 _SMALLEST: Final = 0.03
 _SMALLEST_IN_TURNS: Final = 0.01
 
 _TOKENS: Final = "tokens/s"
 _MEDIANS: Final = ("TTFT P50", "TPOT P50", _TOKENS)
 _SPEEDS: Final = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", _TOKENS)
+_BY_MACHINE: Final = (*_SPEEDS, "requests/s")
 # Comparable only under the same requests.
 _BALANCE: Final = ("requests/s", "cache hit ratio", "preemptions/request")
 # Arguments of ``sweep``.
@@ -76,10 +81,10 @@ class Comparison:
 
     ``gains_from`` is the number of output tokens from which on a request gains time, with its
     range, by level; a level is absent where requests gain or lose at any length, and where that is
-    not clear. ``more_rounds`` would decide, by level, whether a token takes less time; a level that
-    is decided is absent, and so is one without an error. ``conclusions`` are sentences on
-    acceptance, time and price, or one that says why there is nothing to compare. ``left_out`` names
-    the levels that only one of the two measured. ``notes`` are the caveats.
+    not clear. ``more_rounds`` have an even chance, by level, to decide whether a token takes less
+    time; a level that is decided is absent, and so is one without an error. ``conclusions`` are
+    sentences on acceptance, time and price, or one that says why there is nothing to compare.
+    ``left_out`` names the levels that only one of the two measured. ``notes`` are the caveats.
     """
 
     before: str
@@ -102,24 +107,41 @@ class _Pair(NamedTuple):
     after: LevelResult
 
 
-def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
+def compare(
+    before: SweepResult,
+    after: SweepResult,
+    *,
+    names: tuple[str, str],
+    swapped: tuple[SweepResult, SweepResult] | None = None,
+) -> Comparison:
     """Compares the levels that both have.
+
+    ``swapped`` are the same two servers, each on the other one's machine. The sum over both sweeps
+    has each server on each machine, so what the machines differ by meets both.
 
     The confidence holds for all changes with an error together (Bonferroni).
     """
+    in_turns = _took_turns(before, after)
+    lasting = 0.0 if before.one_machine and after.one_machine else TWO_MACHINES
+    if swapped is not None:
+        in_turns = in_turns and _took_turns(*swapped)
+        lasting = min(lasting, SWAPPED)
+        before = joined(before, swapped[0])
+        after = joined(after, swapped[1])
+
     first = {one.level: one for one in before.levels if one.whole.samples}
     second = {one.level: one for one in after.levels if one.whole.samples}
     pairs = [_Pair(level, second[key]) for key, level in first.items() if key in second]
     unlike = _BALANCE if any(_other_requests(before, after)) else ()
-    in_turns = before.turns is not None and before.turns == after.turns
+    how = _How(in_turns, lasting)
 
     uncertain = [
         one
-        for one in _changes(pairs, unlike, _CONFIDENCE, in_turns=in_turns)
+        for one in _changes(pairs, unlike, _CONFIDENCE, how)
         if one.change is not None and one.change.error
     ]
     confidence = 1 - (1 - _CONFIDENCE) / max(1, len(uncertain))
-    changes = tuple(_changes(pairs, unlike, confidence, in_turns=in_turns))
+    changes = tuple(_changes(pairs, unlike, confidence, how))
 
     gains = {}
     if not unlike:
@@ -147,8 +169,19 @@ def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) 
             *_left_out(before_name, first, second),
             *_left_out(after_name, second, first),
         ),
-        notes=tuple(_notes(before, after, pairs, changes, in_turns=in_turns)),
+        notes=tuple(_notes(before, after, pairs, changes, how)),
     )
+
+
+class _How(NamedTuple):
+    """Whether the servers took turns, and the share by which their machines differ anyway."""
+
+    in_turns: bool
+    lasting: float
+
+
+def _took_turns(before: SweepResult, after: SweepResult) -> bool:
+    return before.turns is not None and before.turns == after.turns
 
 
 def _fewest_rounds(pairs: Sequence[_Pair]) -> int:
@@ -178,8 +211,7 @@ def _changes(
     pairs: Sequence[_Pair],
     unlike: Sequence[str],
     confidence: float,
-    *,
-    in_turns: bool,
+    how: _How,
 ) -> Iterator[MetricChange]:
     """All metrics of all levels; those in ``unlike`` cannot be compared."""
     for pair in pairs:
@@ -188,29 +220,31 @@ def _changes(
             # Acceptance falls as the number of speculative tokens rises; a length is comparable at
             # any number.
             is_alike = metric not in unlike and (same_k or metric != "acceptance")
-            yield _change(metric, pair, confidence, is_alike=is_alike, in_turns=in_turns)
+            yield _change(metric, pair, confidence, how, is_alike=is_alike)
 
 
 def _change(
     metric: str,
     pair: _Pair,
     confidence: float,
+    how: _How,
     *,
     is_alike: bool,
-    in_turns: bool,
 ) -> MetricChange:
-    compared = _speeds
+    smallest = _SMALLEST
     if metric in ACCEPTED:
-        compared = _accepted
-    elif in_turns:
-        compared = _speeds_in_turns
+        compared = _accepted(metric, pair, confidence)
+    elif how.in_turns:
+        compared = _speeds_in_turns(metric, pair, confidence, how.lasting)
+        smallest = _SMALLEST_IN_TURNS
+    else:
+        compared = _speeds(metric, pair, confidence)
 
-    before, after, change, gap = compared(metric, pair, confidence)
+    before, after, change, gap = compared
     if not is_alike:
         change = None
         gap = None
 
-    smallest = _SMALLEST_IN_TURNS if compared is _speeds_in_turns else _SMALLEST
     effect = _effect(metric, change, gap, smallest)
     return MetricChange(pair.before.level, metric, before, after, change, gap, effect)
 
@@ -245,10 +279,10 @@ def _speeds(metric: str, pair: _Pair, confidence: float) -> _Compared:
     return _Compared(before, after, relative_change(before, after), difference(before, after))
 
 
-def _speeds_in_turns(metric: str, pair: _Pair, confidence: float) -> _Compared:
+def _speeds_in_turns(metric: str, pair: _Pair, confidence: float, lasting: float) -> _Compared:
     """The means of the rounds' values; of few rounds, from all requests without an error."""
     rounds = paired(_by_round(metric, pair.before), _by_round(metric, pair.after))
-    means = means_in_turns(rounds, confidence)
+    means = means_in_turns(rounds, confidence, lasting if metric in _BY_MACHINE else 0.0)
     if means is not None:
         return _Compared(*means)
 
@@ -344,10 +378,17 @@ def _notes(
     after: SweepResult,
     pairs: Sequence[_Pair],
     changes: Sequence[MetricChange],
-    *,
-    in_turns: bool,
+    how: _How,
 ) -> Iterator[str]:
-    if in_turns and _fewest_rounds(pairs) >= LEAST_BATCHES:
+    if pairs and how.in_turns and how.lasting == TWO_MACHINES:
+        yield (
+            f"these may be two machines, which differ anyway: the errors have {TWO_MACHINES:.1%} "
+            "for two of 1.5% each; measure it by swapping the servers (`sweep --swap` prints how), "
+            "or say --same-machine"
+        )
+    elif pairs and how.in_turns and how.lasting:
+        yield f"each server ran on both machines; the errors have {SWAPPED:.1%} for their wandering"
+    if how.in_turns and _fewest_rounds(pairs) >= LEAST_BATCHES:
         yield (
             "but for acceptance and length, numbers with an error are means of the rounds' own; "
             "all others are of all requests"
@@ -458,7 +499,7 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
                 f"{where} is slower by {shown}, at least {least:.1%}; the limit is {limit:.1%}"
             )
         elif slowdown.value + error >= limit:
-            more = more_rounds(comparison.rounds, error, abs(slowdown.value - limit))
+            more = more_rounds(comparison.rounds, slowdown, abs(slowdown.value - limit))
             if slowdown.value > limit:
                 more = max(more, rounds_for_difference(one, comparison.rounds))
             undecided.append(
@@ -474,7 +515,7 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
 
 def _slowdown(metric: str, change: Interval) -> Interval:
     """How much slower it became: the change of a time, the fall of a throughput."""
-    return Interval(-change.value, change.error) if metric == _TOKENS else change
+    return replace(change, value=-change.value) if metric == _TOKENS else change
 
 
 def _shown(slowdown: Interval) -> str:
@@ -483,9 +524,9 @@ def _shown(slowdown: Interval) -> str:
 
 
 def _advice(more: int) -> str:
-    """How many more rounds would decide; empty if rounds are not what is missing."""
+    """What more rounds promise; empty if rounds are not what is missing."""
     if not more:
         return ""
     if is_out_of_reach(more):
         return ": too close to the limit for rounds to decide it"
-    return f": about {counted(more, 'more round')} would decide it"
+    return f": {even_chance(more)}"

@@ -1,6 +1,6 @@
 """What follows from a comparison: a sentence on acceptance, on time, and on the price.
 
-Where the time is not decided, also how many more rounds would decide it.
+Where the time is not decided, also how many more rounds have an even chance to decide it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,12 +62,12 @@ def conclusions(changes: Sequence[MetricChange], more_rounds: Mapping[str, int])
 def rounds_needed(
     changes: Sequence[MetricChange], rounds: int, smallest: float
 ) -> Mapping[str, int]:
-    """By level, how many more rounds would decide whether a token takes less time.
+    """By level, how many more rounds decide, by an even chance, whether a token takes less time.
 
     The error falls with the square root of their number. A change above ``smallest`` is decided
     once its error is below it, and that of the difference below that, a smaller one once
-    ``smallest`` can be ruled out. A level that is decided is absent, and so is one whose error is
-    not known.
+    ``smallest`` can be ruled out. The change that more rounds find is as likely larger as smaller:
+    hence the even chance. A level that is decided is absent, and so is one whose error is unknown.
     """
     needed = {}
     for one in changes:
@@ -78,7 +78,7 @@ def rounds_needed(
 
         size = abs(one.change.value)
         target = size if size > smallest else smallest - size
-        more = more_rounds(rounds, one.change.error, target)
+        more = more_rounds(rounds, one.change, target)
         if size > smallest:
             more = max(more, rounds_for_difference(one, rounds))
         needed[str(one.level)] = more
@@ -86,15 +86,18 @@ def rounds_needed(
     return {level: more for level, more in needed.items() if more > 0}
 
 
-def more_rounds(rounds: int, error: float, target: float) -> int:
-    """How many rounds beyond these shrink the error to ``target``; 0 if it is small enough.
+def more_rounds(rounds: int, interval: Interval, target: float) -> int:
+    """How many rounds beyond these shrink its error to ``target``; 0 if it is small enough.
 
     At most ``_MOST_ROUNDS`` in total: see ``is_out_of_reach``.
     """
+    error = interval.error or 0.0
     if error <= target:
         return 0
 
-    total = rounds * (error / target) ** 2 if target else float(_MOST_ROUNDS)
+    left = target - interval.lasting
+    scatter = error - interval.lasting
+    total = rounds * (scatter / left) ** 2 if left > 0 else float(_MOST_ROUNDS)
     return max(min(ceil(total), _MOST_ROUNDS) - rounds, 0)
 
 
@@ -102,7 +105,7 @@ def rounds_for_difference(one: MetricChange, rounds: int) -> int:
     """How many more rounds would make the difference clear; 0 if it is, or has no error."""
     if one.difference is None or one.difference.error is None:
         return 0
-    return more_rounds(rounds, one.difference.error, abs(one.difference.value))
+    return more_rounds(rounds, one.difference, abs(one.difference.value))
 
 
 def is_out_of_reach(rounds: int) -> bool:
@@ -113,10 +116,16 @@ def is_out_of_reach(rounds: int) -> bool:
 def _undecided(level: str, rounds: int) -> str:
     if is_out_of_reach(rounds):
         return (
-            f"time at {level} is not decided, and the difference is too small for this machine to"
-            " show it"
+            f"time at {level} is not decided, and the difference is too small for this machine,"
+            " or these two, to show it"
         )
-    return f"time at {level} is not decided: about {counted(rounds, 'more round')} would decide it"
+    return f"time at {level} is not decided: {even_chance(rounds)}"
+
+
+def even_chance(rounds: int) -> str:
+    """What so many more rounds promise."""
+    verb = "decides" if rounds == 1 else "decide"
+    return f"an even chance that {counted(rounds, 'more round')} {verb} it"
 
 
 def _acceptance(by_metric: Mapping[str, Sequence[MetricChange]]) -> str:

@@ -19,6 +19,7 @@ from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.speed.steps import counter_growth
 from sidecar.commands.load.client import Client, Sample
 from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
+from sidecar.commands.load.templates import template_numbers
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.commands.waiting import unless_stopped
 from sidecar.engine.merge import merge
@@ -67,11 +68,14 @@ async def measure_in_turns(
     urls: Sequence[str],
     stop: asyncio.Event,
     on_begin: Callable[[int, SweepLevel], None],
+    *,
+    one_machine: bool = False,
 ) -> tuple[SweepResult, ...]:
     """Measures all levels of each vLLM, or those it reaches before ``stop`` is set.
 
-    Each round of a level is measured on one server after the other, and every other round goes
-    through levels and servers backwards: what drifts steadily meets all of them alike.
+    Each round of a level asks several servers in both orders, one after the other and back, and
+    every other round goes through levels and servers backwards: what drifts steadily meets all of
+    them alike.
 
     Sets ``stop`` itself after ``options.seconds``. Calls ``on_begin`` before each round of a level,
     with the number of those before it.
@@ -88,15 +92,31 @@ async def measure_in_turns(
             for ended, (level, servers) in enumerate(_turns(options, sweeps)):
                 if not stop.is_set():
                     on_begin(ended, level)
-                for sweep in servers:
-                    await sweep.measure_round(level)
+                await _measure_round(level, servers)
             reached_end = not stop.is_set()
     finally:
         timer.cancel()
 
     turns = uuid4().hex if len(urls) > 1 else None
     common = _common_rounds(sweeps)
-    return tuple(sweep.result(common, turns, reached_end=reached_end) for sweep in sweeps)
+    return tuple(
+        sweep.result(common, turns, reached_end=reached_end, one_machine=one_machine)
+        for sweep in sweeps
+    )
+
+
+async def _measure_round(level: SweepLevel, servers: Sequence["_Sweep"]) -> None:
+    """Measures a round of a level; one that is cut short is kept only if it is the first."""
+    order = [*servers, *servers[::-1]] if len(servers) > 1 else servers
+    parts: dict[int, list[Measurement]] = defaultdict(list)
+    for sweep in order:
+        if not sweep.stop.is_set():
+            parts[id(sweep)].append(await sweep.measure(level))
+
+    for sweep in servers:
+        measured = tuple(parts[id(sweep)])
+        if measured and (not sweep.stop.is_set() or not sweep.rounds[level]):
+            sweep.rounds[level].append(LevelResult(level=level, rounds=measured).whole)
 
 
 async def _opened(
@@ -143,7 +163,12 @@ class _Sweep:
     restarts: RestartDetector = field(default_factory=RestartDetector)
 
     def result(
-        self, common: Mapping[SweepLevel, int], turns: str | None, *, reached_end: bool
+        self,
+        common: Mapping[SweepLevel, int],
+        turns: str | None,
+        *,
+        reached_end: bool,
+        one_machine: bool,
     ) -> SweepResult:
         """What was measured, with so many rounds of each level."""
         levels = tuple(
@@ -164,16 +189,9 @@ class _Sweep:
             complete=reached_end and all(level.whole.samples for level in levels),
             fault=self.client.last_fault or None,
             turns=turns,
+            one_machine=one_machine,
             levels=levels,
         )
-
-    async def measure_round(self, level: SweepLevel) -> None:
-        """Measures a round of a level; one that is cut short is kept only if it is the first."""
-        if self.stop.is_set():
-            return
-        measured = await self.measure(level)
-        if not self.stop.is_set() or not self.rounds[level]:
-            self.rounds[level].append(measured)
 
     async def warm_up(self) -> None:
         """Connects, and sends each prompt once, for one token.
@@ -195,7 +213,7 @@ class _Sweep:
         """One round of a level, as far as it gets before ``stop``."""
         before = await self._settled()
         prompts = self.options.requests.prompts
-        numbers = _numbers(prompts)
+        numbers = template_numbers(prompts)
         asked = level.requests(self.options.count)
         ended: list[Sample | None] = []  # None for a request that failed
         begun = time.monotonic()
@@ -267,14 +285,6 @@ class _Sweep:
             )
 
         return merge(engines)
-
-
-def _numbers(prompts: Sequence[str]) -> Mapping[str, int]:
-    """The number of each prompt; of equal ones that of the first."""
-    numbers: dict[str, int] = {}
-    for number, prompt in enumerate(prompts):
-        numbers.setdefault(prompt, number)
-    return numbers
 
 
 async def _send(concurrency: int, requests: int, ask: Callable[[int], Awaitable[None]]) -> None:

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from statistics import fmean, stdev
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from sidecar.analysis.distributions import quantile
 from sidecar.commands.distributions import confidence_factor
@@ -20,11 +21,13 @@ LEAST_BATCHES: Final = 4
 class Interval:
     """An estimate, and half the width of its confidence interval.
 
-    ``error`` is None if there are too few values.
+    ``error`` is None if there are too few values. ``lasting`` is the part of it that no number of
+    rounds makes smaller: what two machines differ by.
     """
 
     value: float
     error: float | None = None
+    lasting: float = 0.0
 
     @property
     def is_clear(self) -> bool:
@@ -110,24 +113,50 @@ class InTurns(NamedTuple):
     difference: Interval
 
 
-def means_in_turns(rounds: Rounds, confidence: float) -> InTurns | None:
+def means_in_turns(rounds: Rounds, confidence: float, lasting: float = 0.0) -> InTurns | None:
     """The means of both sides, with errors that follow from how the rounds differ.
 
     What slows both servers down in a round leaves its share of the change's error as it is. None
     with fewer than ``LEAST_BATCHES`` rounds that both have.
+
+    With ``lasting``, the share by which their machines differ, each machine also wanders: rounds
+    that follow each other are alike, so the errors follow from four blocks of rounds (Ibragimov and
+    Müller, 2010).
     """
     known = [(old, new) for old, new in rounds if old is not None and new is not None]
     if len(known) < LEAST_BATCHES:
         return None
+    if lasting:
+        known = _blocks(known)
 
     before = _mean([old for old, _ in known], confidence)
     after = _mean([new for _, new in known], confidence)
     return InTurns(
         before,
         after,
-        _ratio_of_means(known, before.value, after.value, confidence),
-        _mean([new - old for old, new in known], confidence),
+        _with(lasting, _ratio_of_means(known, before.value, after.value, confidence)),
+        _with(lasting * before.value, _mean([new - old for old, new in known], confidence)),
     )
+
+
+def _blocks(rounds: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The means of so many runs of rounds as an error needs, of about the same length."""
+    edges = [len(rounds) * number // LEAST_BATCHES for number in range(LEAST_BATCHES + 1)]
+    blocks = []
+    for begin, end in pairwise(edges):
+        block = rounds[begin:end]
+        blocks.append((fmean(old for old, _ in block), fmean(new for _, new in block)))
+    return blocks
+
+
+_Known = TypeVar("_Known", Interval, Interval | None)
+
+
+def _with(lasting: float, interval: _Known) -> _Known:
+    """With a further error, which rounds do not make smaller."""
+    if interval is None or interval.error is None:
+        return interval
+    return replace(interval, error=lasting + interval.error, lasting=lasting)
 
 
 def _mean(values: Sequence[float], confidence: float) -> Interval:

@@ -163,9 +163,10 @@ class SweepResult:
     are arguments of ``sweep``: with the same ones, the same requests are sent. ``turns`` is the
     same random text in the sweeps of two servers that took turns, None otherwise; their levels have
     the same numbers of rounds, and rounds of the same number were measured one after the other.
+    ``one_machine``: both ran on the same one, so that whatever slows it down meets both.
     """
 
-    format: Literal[6] = 6
+    format: Literal[7] = 7
     model: str | None
     prompts: str
     requests: int
@@ -176,10 +177,28 @@ class SweepResult:
     complete: bool
     fault: str | None
     turns: str | None = None
+    one_machine: bool = False
     levels: tuple[LevelResult, ...]
 
 
 _FILE: Final = TypeAdapter(SweepResult)
+
+
+def joined(first: SweepResult, second: SweepResult) -> SweepResult:
+    """Two sweeps of a server as one, whose rounds of the same number are one round."""
+    others = {level.level: level.rounds for level in second.levels}
+    levels = []
+    for level in first.levels:
+        pairs = zip(level.rounds, others.get(level.level, ()), strict=False)
+        rounds = tuple(LevelResult(level=level.level, rounds=pair).whole for pair in pairs)
+        if rounds:
+            levels.append(LevelResult(level=level.level, rounds=rounds))
+    return replace(
+        first,
+        complete=first.complete and second.complete,
+        fault=first.fault or second.fault,
+        levels=tuple(levels),
+    )
 
 
 def encode(result: SweepResult) -> bytes:

@@ -2,13 +2,18 @@
 
 A context is what a choice follows; the choices in one context are compared by a chi-square test,
 and the sums over contexts by another.
+
+Numerics move log-probabilities a little, by another number for each token of each context but the
+same ones each time, so that no number of samples averages them away. They are taken as independent,
+of one variance, and widen the chi-square of a context the more samples it has. A control says how
+large that variance is.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 from sidecar.commands.distributions import chi_square_quantile, chi_square_tail
 
@@ -21,8 +26,39 @@ _TYPICAL: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
+class Context:
+    """The choices of two samples in one context, with the chi-square between them.
+
+    ``weight`` is n m / (n + m), for samples of n and m choices. ``spread`` and ``concentration``
+    are the trace of what numerics of variance 1 add to the covariance of the chi-square's terms,
+    and that of its square.
+    """
+
+    square: float
+    freedom: int
+    weight: float
+    spread: float = 0.0
+    concentration: float = 0.0
+
+    def beyond(self, variance: float) -> "Homogeneity":
+        """The chi-square beyond numerics of this variance, in nat squared.
+
+        A quadratic form of normal variables is about a scaled chi-square of the same mean and
+        variance (Satterthwaite, 1946); it is divided by that scale.
+        """
+        if not variance or not self.freedom:
+            return Homogeneity(self.square, self.freedom, self.weight)
+
+        moved = self.weight * variance
+        mean = self.freedom + moved * self.spread
+        half = self.freedom + 2 * moved * self.spread + moved**2 * self.concentration
+        scale = half / mean
+        return Homogeneity(self.square / scale, mean / scale, self.weight / scale)
+
+
+@dataclass(frozen=True, slots=True)
 class Homogeneity:
-    """A chi-square with its degrees of freedom.
+    """A chi-square with its degrees of freedom, which numerics may make a fraction.
 
     ``weight`` is the sum over contexts of n m / (n + m), for samples of n and m choices: the larger
     it is, the smaller a difference shows. A context in which all choose the same has weight, too,
@@ -30,13 +66,8 @@ class Homogeneity:
     """
 
     square: float = 0.0
-    freedom: int = 0
+    freedom: float = 0.0
     weight: float = 0.0
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(
-            self.square + other.square, self.freedom + other.freedom, self.weight + other.weight
-        )
 
     @property
     def p(self) -> float:
@@ -58,20 +89,29 @@ class Homogeneity:
         return math.sqrt(added * _TYPICAL * (1 - _TYPICAL) / self.weight)
 
 
-def total(parts: Iterable[Homogeneity]) -> Homogeneity:
-    """The sum over independent contexts."""
-    return sum(parts, Homogeneity())
+def total(contexts: Iterable[Context], variance: float = 0.0) -> Homogeneity:
+    """The sum over independent contexts, beyond numerics of this variance."""
+    square = 0.0
+    freedom = 0.0
+    weight = 0.0
+    for context in contexts:
+        beyond = context.beyond(variance)
+        square += beyond.square
+        freedom += beyond.freedom
+        weight += beyond.weight
+    return Homogeneity(square, freedom, weight)
 
 
-def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
+def homogeneity(one: Counter[int], other: Counter[int]) -> Context | None:
     """The choices of two samples in one context.
 
-    Choices expected less often than ``FEWEST`` in one of them are one class together.
+    Choices expected less often than ``FEWEST`` in one of them are one class together. None where
+    there is nothing to compare.
     """
     first = one.total()
     second = other.total()
     if not first or not second:
-        return Homogeneity()
+        return None
 
     weight = first * second / (first + second)
     both = one + other
@@ -86,17 +126,32 @@ def homogeneity(one: Counter[int], other: Counter[int]) -> Homogeneity:
 
     if len(classes) < 2:
         is_certain = len(both) == 1 and min(first, second) >= 2 * FEWEST
-        return Homogeneity(weight=weight) if is_certain else Homogeneity()
+        return Context(0.0, 0, weight) if is_certain else None
 
     # The last factor makes up for the mean of such a chi-square, which is N / (N - 1) times its
     # degrees of freedom for N choices (E. S. Pearson, 1947): in many small contexts that adds up.
     outputs = first + second
     scale = math.sqrt(second / first)
     square = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in classes)
-    return Homogeneity(square * (outputs - 1) / outputs, len(classes) - 1, weight)
+    spread, concentration = _moved(classes, outputs)
+    return Context(
+        square * (outputs - 1) / outputs, len(classes) - 1, weight, spread, concentration
+    )
 
 
-def _noncentrality(freedom: int, chance: float) -> float:
+def _moved(classes: Sequence[tuple[int, int]], outputs: int) -> tuple[float, float]:
+    """The traces of M and its square, of M[j, k] = √(p q) ((j = k) - p - q + Σ p²).
+
+    p and q are the probabilities of the classes j and k. Where the log-probability of each has
+    moved by a normal variable of variance 1, M is the covariance of (new p - p) / √p.
+    """
+    shares = [(a + b) / outputs for a, b in classes]
+    squares = sum(share**2 for share in shares)
+    cubes = sum(share**3 for share in shares)
+    return 1 - squares, squares - 2 * cubes + squares**2
+
+
+def _noncentrality(freedom: float, chance: float) -> float:
     """What a difference must add to the chi-square to be noticed with a probability of ``POWER``.
 
     By Patnaik's approximation to the noncentral chi-square.

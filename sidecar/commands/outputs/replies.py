@@ -52,8 +52,13 @@ class _Choice(BaseModel):
     logprobs: _Logprobs | None = None
 
 
+class _Usage(BaseModel):
+    prompt_tokens: int | None = None
+
+
 class _Reply(BaseModel):
     choices: list[_Choice]
+    usage: _Usage | None = None
 
 
 async def greedy_replies(
@@ -76,7 +81,7 @@ async def greedy_replies(
         fields |= {**likely, "return_tokens_as_token_ids": True}
 
     async def ask(prompt: str) -> GreedyReply:
-        (choice,) = await _ask(client, prompt, fields)
+        (choice,) = (await _ask(client, prompt, fields)).choices
         return GreedyReply(_tokens(choice, max_tokens), tuple(_likely(client, choice)))
 
     return await _in_flight(concurrency, ask, prompts)
@@ -103,8 +108,8 @@ async def sampled_replies(
     async def ask(part: tuple[str, int]) -> list[Tokens]:
         prompt, number = part
         asked = {**fields, "n": number, "max_tokens": asked_tokens}
-        choices = await _ask(client, prompt, asked)
-        return [_tokens(choice, asked_tokens)[:max_tokens] for choice in choices]
+        reply = await _ask(client, prompt, asked)
+        return [_tokens(choice, asked_tokens)[:max_tokens] for choice in reply.choices]
 
     numbers = [min(at_once, samples - begun) for begun in range(0, samples, at_once)]
     parts = [(prompt, number) for prompt in prompts for number in numbers]
@@ -118,6 +123,22 @@ async def sampled_replies(
     return by_prompt
 
 
+async def context_tokens(
+    client: Client, prompts: Sequence[str], concurrency: int
+) -> list[int | None]:
+    """The tokens of each prompt as the server counts them, its template's included.
+
+    Raises:
+        MeasurementError: a request fails.
+    """
+
+    async def ask(prompt: str) -> int | None:
+        reply = await _ask(client, prompt, {"temperature": 0.0, "max_tokens": 1})
+        return None if reply.usage is None else reply.usage.prompt_tokens
+
+    return await _in_flight(concurrency, ask, prompts)
+
+
 async def _in_flight(
     concurrency: int, ask: Callable[[_Asked], Awaitable[_Result]], parts: Sequence[_Asked]
 ) -> list[_Result]:
@@ -129,22 +150,27 @@ async def _in_flight(
         for place in places:
             results[place] = await ask(parts[place])
 
+    failed: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(concurrency, len(parts))):
                 group.create_task(work())
     except* MeasurementError as errors:
-        raise errors.exceptions[0] from None
+        # Not raised here: up to Python 3.11.3, what `except*` raises comes out in a group.
+        failed = errors.exceptions[0]
+
+    if failed is not None:
+        raise failed
     return [results[place] for place in range(len(parts))]
 
 
-async def _ask(client: Client, prompt: str, fields: Mapping[str, Any]) -> list[_Choice]:
+async def _ask(client: Client, prompt: str, fields: Mapping[str, Any]) -> _Reply:
     reply = await client.complete(prompt, {**fields, "return_token_ids": True})
     if reply is None:
         asked = " for log-probabilities" if "logprobs" in fields else ""
         raise MeasurementError(f"{client.name}: a request{asked} failed: {client.last_fault}")
     try:
-        return _Reply.model_validate(reply).choices
+        return _Reply.model_validate(reply)
     except ValidationError:
         raise MeasurementError(
             f"{client.name}: the reply has no token ids (return_token_ids); is this a recent vLLM?"

@@ -8,6 +8,8 @@ A position by itself is tested with all of its outputs: those whose beginnings a
 together, wherever they come from. That shows more there, but repeats what earlier positions have
 shown, so it is in no sum over positions. The first token comes from the prefill and is never
 drafted; a difference there is none of speculation.
+
+What counts is what differs by more than the reference from itself at another number in flight.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +19,14 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
-from sidecar.commands.outputs.homogeneity import FEWEST, Homogeneity, homogeneity, total
+from sidecar.commands.outputs.homogeneity import (
+    FEWEST,
+    Context,
+    Homogeneity,
+    homogeneity,
+    total,
+)
+from sidecar.commands.outputs.numerics import NONE, Numerics, numerics_of
 from sidecar.commands.outputs.replies import Tokens
 
 FALSE_ALARMS: Final = 0.05
@@ -50,8 +59,11 @@ class SampledComparison:
     the degrees of freedom. ``first_differs``: the first tokens differ, which come from the prefill.
 
     ``noticeable`` is the change of a probability that would have been noticed if it were at every
-    drafted position; ``noticeable_at`` that at a position alone, of those that at least 5 % of the
-    outputs reach. They are None where nothing could be compared.
+    drafted position of all prompts; ``noticeable_at`` that at a position alone, of those that at
+    least 5 % of the outputs reach; ``noticeable_in_one`` that at every drafted position of a single
+    prompt, whichever it is. They are None where nothing could be compared.
+
+    ``numerics``: how far the control says that numerics move log-probabilities; None without one.
     """
 
     prompts: int
@@ -60,6 +72,8 @@ class SampledComparison:
     p: float
     noticeable: float | None
     noticeable_at: Mapping[int, float | None]
+    noticeable_in_one: float | None
+    numerics: Numerics | None
     differs: bool
     first_differs: bool
     places: tuple[Place, ...]
@@ -70,41 +84,51 @@ class SampledComparison:
 
         None if one of them could not be compared.
         """
-        changes = [change for change in self.noticeable_at.values() if change is not None]
-        is_known = len(changes) == len(self.noticeable_at)
-        return max(changes) if changes and is_known else None
+        return _largest(list(self.noticeable_at.values()))
 
 
 def compare_sampled(
-    one: Sequence[Sequence[Tokens]], other: Sequence[Sequence[Tokens]]
+    one: Sequence[Sequence[Tokens]],
+    other: Sequence[Sequence[Tokens]],
+    control: Sequence[Sequence[Tokens]] | None = None,
 ) -> SampledComparison:
     """Compares the outputs of two servers, prompt by prompt in the same order.
 
-    Half of the chance of a false alarm is for all choices together. A quarter is shared by the
-    tests of the positions, another one by those of the prompts (Bonferroni).
+    ``control`` are more of the other's, at another number in flight: what these differ by is
+    allowed for. Half of the chance of a false alarm is for all choices together. A quarter is
+    shared by the tests of the positions, another one by those of the prompts (Bonferroni).
     """
-    by_position: dict[int, Homogeneity] = defaultdict(Homogeneity)
-    by_prompt: dict[int, Homogeneity] = defaultdict(Homogeneity)
     prompts = list(zip(one, other, strict=True))
-    for prompt, (first, second) in enumerate(prompts, start=1):
-        for position in range(1, _longest(first, second) + 1):
-            by_position[position] += _at(position, first, second)
-        drafted = (node for position, node in _tree(first, second, 1) if position > 1)
-        by_prompt[prompt] = total(drafted)
+    numerics = None if control is None else _numerics(control, other)
+    variance = (numerics or NONE).variance
 
-    pooled = total(by_prompt.values())
+    by_prompt = {
+        prompt: total(_drafted(first, second), variance)
+        for prompt, (first, second) in enumerate(prompts, start=1)
+    }
+    pooled = Homogeneity(
+        sum(test.square for test in by_prompt.values()),
+        sum(test.freedom for test in by_prompt.values()),
+        sum(test.weight for test in by_prompt.values()),
+    )
+    by_position = {
+        position: total(contexts, variance) for position, contexts in _positions(prompts).items()
+    }
+
     limit = _limit(by_position)
+    prompt_limit = _limit(by_prompt)
     places = [
         *(Place(None, position, p) for position, p in _below(limit, by_position)),
-        *(Place(prompt, None, p) for prompt, p in _below(_limit(by_prompt), by_prompt)),
+        *(Place(prompt, None, p) for prompt, p in _below(prompt_limit, by_prompt)),
     ]
 
     reached = _reached(prompts)
     is_first = any(place.position == 1 for place in places)
+    in_one = [test.noticeable(prompt_limit) for test in by_prompt.values()]
     return SampledComparison(
         prompts=len(one),
         samples=min((len(outputs) for outputs in (*one, *other)), default=0),
-        choices=pooled.freedom,
+        choices=round(pooled.freedom),
         p=pooled.p,
         noticeable=pooled.noticeable(_POOLED),
         noticeable_at={
@@ -112,10 +136,39 @@ def compare_sampled(
             for position, node in sorted(by_position.items())
             if 1 < position <= reached
         },
+        noticeable_in_one=_largest(in_one),
+        numerics=numerics,
         differs=pooled.p < _POOLED or bool(places),
         first_differs=is_first,
         places=tuple(sorted(places, key=attrgetter("p"))),
     )
+
+
+def _numerics(control: Sequence[Sequence[Tokens]], other: Sequence[Sequence[Tokens]]) -> Numerics:
+    contexts: list[Context] = []
+    for first, second in zip(control, other, strict=True):
+        contexts += _drafted(first, second)
+    return numerics_of(contexts)
+
+
+def _drafted(first: Sequence[Tokens], second: Sequence[Tokens]) -> list[Context]:
+    """What follows each beginning of one prompt's outputs, from the second token on."""
+    return [context for position, context in _tree(first, second, 1) if position > 1]
+
+
+def _positions(prompts: Iterable[Pair[Tokens]]) -> Mapping[int, list[Context]]:
+    """The contexts of each position, over all prompts."""
+    found: dict[int, list[Context]] = defaultdict(list)
+    for first, second in prompts:
+        for position in range(1, _longest(first, second) + 1):
+            found[position] += _at(position, first, second)
+    return found
+
+
+def _largest(changes: Sequence[float | None]) -> float | None:
+    """None if one of them is unknown."""
+    known = [change for change in changes if change is not None]
+    return max(known) if known and len(known) == len(changes) else None
 
 
 def _limit(tests: Mapping[int, Homogeneity]) -> float:
@@ -140,13 +193,15 @@ def _reached(prompts: Iterable[Pair[Tokens]]) -> int:
 
 def _tree(
     first: Sequence[Tokens], second: Sequence[Tokens], position: int
-) -> Iterator[tuple[int, Homogeneity]]:
+) -> Iterator[tuple[int, Context]]:
     """What is at ``position`` of these outputs and, by what that is, at each one after it."""
     followers = _by_token(first, position)
     others = _by_token(second, position)
     if not followers and not others:
         return
-    yield position, homogeneity(_counts(followers), _counts(others))
+    context = homogeneity(_counts(followers), _counts(others))
+    if context is not None:
+        yield position, context
 
     common, rare = _common_and_rare(followers, others, (first, second))
     for alike in (*common, rare):
@@ -166,13 +221,16 @@ def _counts(outputs: Mapping[int, Sequence[Tokens]]) -> Counter[int]:
     return Counter({token: len(alike) for token, alike in outputs.items()})
 
 
-def _at(position: int, first: Sequence[Tokens], second: Sequence[Tokens]) -> Homogeneity:
+def _at(position: int, first: Sequence[Tokens], second: Sequence[Tokens]) -> Iterator[Context]:
     """What is at a position after each common beginning, and after all rare ones together."""
     followers = _by_beginning(first, position)
     others = _by_beginning(second, position)
 
     common, rare = _common_and_rare(followers, others, (first, second))
-    return total(homogeneity(Counter(own), Counter(its)) for own, its in (*common, rare))
+    for own, its in (*common, rare):
+        context = homogeneity(Counter(own), Counter(its))
+        if context is not None:
+            yield context
 
 
 def _by_beginning(outputs: Iterable[Tokens], position: int) -> Mapping[Tokens, list[int]]:

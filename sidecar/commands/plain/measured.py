@@ -26,13 +26,15 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import ABOVE_2, Ending
+from sidecar.requests.tables import Ending
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
 
 _DIGITS: Final = 6
 _NO_STEPS: Final = StepTally()
+# Engines with one of these show drafts only if they have drafted.
+_TELLING: Final = frozenset({Trait.OVERCOUNTED, Trait.RUST_FRONTEND})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class BaselineRun:
     """
 
     def __init__(self) -> None:
-        self.drafted: set[str] = set()  # the models that speculated
+        self.drafted: set[str] = set()  # the models that speculate
         # Unix seconds of the first and the last page
         self.began = 0.0
         self.until = 0.0
@@ -109,6 +111,8 @@ class BaselineRun:
         """See ``PluginSink``."""
         if isinstance(message, Hello):
             self.vllm = message.vllm or self.vllm
+            if message.speculation is not None:
+                self.drafted.add(message.model or "")
         self._reported.receive(connection, message)
 
     # The signature is the protocol's.
@@ -124,7 +128,9 @@ class BaselineRun:
         self.until = at
         self._engines.observe(at, page)
         self.drafted |= {
-            engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits
+            engine.key.model_name
+            for engine in page.engines
+            if engine.speculates and engine.traits & _TELLING
         }
         reported = self._reported.take()
         for model, (pure, mixed) in reported.items():
@@ -246,8 +252,8 @@ class _Reported:
             case Hello():
                 self._models[connection] = message.model or ""
             case ReportPart():
-                for row in message.steps:
-                    self._latest[connection, row.key] = row.counts
+                for key, tally in message.steps:
+                    self._latest[connection, key] = tally
                 self._end(self._models.get(connection, ""), message.finished)
             case _:
                 pass
@@ -255,10 +261,10 @@ class _Reported:
     def _end(self, model: str, finished: Sequence[FinishedRequest]) -> None:
         """Counts how requests end, where the plug-in tells."""
         for request in finished:
-            if request.ending is None:
+            if request.ending is None or request.temperature is None:
                 continue
             by_temperature = self.endings.setdefault(model, {})
-            counts = by_temperature.setdefault(min(request.temperature, ABOVE_2), {})
+            counts = by_temperature.setdefault(request.temperature, {})
             counts[request.ending] = counts.get(request.ending, 0) + 1
 
     @property
@@ -270,8 +276,6 @@ class _Reported:
         """What was counted since the last call."""
         grown: dict[str, tuple[StepTally, StepTally]] = {}
         for (connection, key), tally in self._latest.items():
-            if key.is_mixed is None:  # a plug-in that does not tell
-                continue
             growth = tally - self._taken.get((connection, key), _NO_STEPS)
             pure, mixed = grown.get(self._models[connection], (_NO_STEPS, _NO_STEPS))
             both = (pure, mixed + growth) if key.is_mixed else (pure + growth, mixed)

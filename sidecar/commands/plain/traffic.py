@@ -102,7 +102,7 @@ class Traffic:
         Without ``contexts``, the prompts are sent as they are, and made long.
 
         Raises:
-            MeasurementError: the server does not answer like an OpenAI-style one.
+            MeasurementError: the server does not answer like an OpenAI-style one, or it drafts.
         """
         await self._client.connect(self._options.prompts[0])
         stages = list(await self._stages(sorted(set(loads)), contexts))
@@ -209,6 +209,10 @@ class Traffic:
         while (left := end - loop.time()) > 0:
             await asyncio.sleep(min(pause or left, left))
             pause = await self._poller.poll()
+            if self._measured.drafted:  # not every page shows it before the first draft
+                raise MeasurementError(
+                    f"{self._client.name} speculates: --load needs a vLLM that does not"
+                )
 
     async def _ask(self, stage: Stage, place: int) -> None:
         # Clients in step with each other would prefill while nobody decodes, and the times would

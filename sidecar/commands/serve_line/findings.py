@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sidecar.analysis.evidence import SYNTHETIC
 from sidecar.commands.serve_line.obsolete import NEWEST, Version, obsolete, shown
 from sidecar.commands.serve_line.reading import ServeLine
 from sidecar.engine.methods import (
@@ -15,6 +16,7 @@ from sidecar.engine.methods import (
     can_sample_drafts,
     follows_a_schedule,
     given_up,
+    is_mtp,
     needs_a_draft,
     offers_sampled_drafts,
     rejects_parameters,
@@ -25,6 +27,11 @@ _SAMPLING: Final = "draft_sample_method"
 # They assert that every step drafts num_speculative_tokens.
 _ENDED_BY_A_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa"})
 _DROPS_SCHEDULES_FROM: Final[Version] = (0, 33)
+# Pull request 46994 makes MTP work with pipeline stages, on model runner V2 and for some heads.
+_STAGES_FROM: Final[Version] = (0, 32)
+_PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
+_THINKING: Final = ("--reasoning-parser", "--reasoning-config")
+_THINKS_FROM: Final[Version] = (0, 26)  # about: model runner V2 by default, with such budgets
 _DATA_PARALLEL: Final = ("--data-parallel-size", "-dp")
 # Keys that keep vLLM from starting where drafts are sampled, and where that is.
 _NO_SAMPLED_DRAFTS: Final = {
@@ -39,6 +46,30 @@ _NOT_JSON: Final = (
 _EXAMPLE_METHOD: Final = "ngram"
 _NO_METRICS: Final = (
     "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; remove it"
+)
+_NO_PORT: Final = (
+    "with --uds, vLLM listens at a Unix socket alone, where neither the sidecar nor Prometheus can "
+    "read its metrics; use --host and --port"
+)
+_DROPPED: Final = (
+    "vLLM drops {} without a word: keys after a dot take the place of --speculative-config's JSON, "
+    "and of those after another spelling of the flag; write all of them in one JSON object"
+)
+_SYNTHETIC: Final = (
+    "rejection_sample_method synthetic accepts draft tokens at a set rate, whatever the model says,"
+    " so replies are not the model's: it is for benchmarks; remove it"
+)
+_NO_STAGES: Final = (
+    "method {} with pipeline stages keeps vLLM from starting, or drafts wrongly, before about 0.32 "
+    "(vllm issues 49355 and 52069); remove one of the two"
+)
+_STAGES: Final = (
+    "with pipeline stages, method {} needs model runner V2 and a head that supports them, such as "
+    "DeepSeek's and Qwen3.5's (vllm pull request 46994); try it on one pod first"
+)
+_NO_BUDGET: Final = (
+    "model runner V2 ignores a request's thinking_token_budget while vLLM speculates (vllm issue "
+    "54906); V1 keeps to it (VLLM_USE_V2_MODEL_RUNNER=0)"
 )
 _OFF: Final = "speculation is off: --speculative-config is not set"
 _CONFIG_FILE: Final = "--config"
@@ -74,6 +105,9 @@ def _faults(line: ServeLine, version: Version) -> Iterator[str]:
     if line.config is None:
         yield _NOT_JSON.format(line.unquoted or _example(line.mentioned or _EXAMPLE_METHOD))
 
+    if line.dropped:
+        yield _DROPPED.format(", ".join(line.dropped))
+
     yield from obsolete(line, version)
     if line.keys.get(_SCHEDULE) is not None:
         yield from _schedule_faults(line, version)
@@ -85,8 +119,26 @@ def _faults(line: ServeLine, version: Version) -> Iterator[str]:
                     "remove one of the two"
                 )
 
+    if line.keys.get("rejection_sample_method") == SYNTHETIC:
+        yield _SYNTHETIC
+
+    if _has_stages(line) and is_mtp(line.method) and version < _STAGES_FROM:
+        yield _NO_STAGES.format(line.method)
+
+    yield from _unread_metrics(line)
+
+
+def _unread_metrics(line: ServeLine) -> Iterator[str]:
+    """Why nobody could read vLLM's metrics."""
     if "--disable-log-stats" in line.flags:
         yield _NO_METRICS
+    if "--uds" in line.flags:
+        yield _NO_PORT
+
+
+def _has_stages(line: ServeLine) -> bool:
+    """Whether the line asks for several pipeline stages."""
+    return any(line.flags.get(flag, "1") != "1" for flag in _PIPELINE)
 
 
 def _example(method: str) -> str:
@@ -134,6 +186,12 @@ def _notes(line: ServeLine, version: Version) -> Iterator[str]:
 
     if rejects_parameters(shown(version)):
         yield f"vLLM rejects requests with {' or '.join(REJECTED)} (status 400) while it speculates"
+
+    if _has_stages(line) and is_mtp(line.method) and version >= _STAGES_FROM:
+        yield _STAGES.format(line.method)
+
+    if any(flag in line.flags for flag in _THINKING) and version >= _THINKS_FROM:
+        yield _NO_BUDGET
 
     lost = given_up(line.method, shown(version))
     if lost:

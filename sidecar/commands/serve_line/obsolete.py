@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.commands.serve_line.reading import ServeLine
+from sidecar.engine.methods import is_untagged
 
 Version = tuple[int, ...]
 
@@ -115,11 +116,14 @@ def obsolete(line: ServeLine, version: Version) -> Iterator[str]:
 
 
 def vllm_version(text: str) -> Version:
-    """``0.32`` as (0, 32) and ``v0.8.5.post1`` as (0, 8, 5).
+    """``0.32`` as (0, 32), ``v0.8.5.post1`` as (0, 8, 5); an untagged build as the newest.
 
     Raises:
         ArgumentTypeError: it does not begin like a version.
     """
+    if is_untagged(text):
+        return NEWEST
+
     match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
     if match is None:
         raise argparse.ArgumentTypeError("expected a version such as 0.32")

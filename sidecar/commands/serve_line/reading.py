@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -29,9 +29,10 @@ _KEYS: Final = {
 class ServeLine:
     """The flags of a command line, each with the word that follows it, which may be the next flag.
 
-    ``config`` is what ``--speculative-config`` and its like say, empty if nothing does, None if it
-    is not a JSON object. ``unquoted`` is then the JSON object that the text has there, None if it
-    has none, and ``mentioned`` the method that is named there, if any.
+    ``config`` is what ``--speculative-config`` and its like say, empty if nothing does, None if
+    one is not a JSON object. ``unquoted`` is then the JSON object that the text has there, None if
+    it has none, and ``mentioned`` the method that is named there, if any. ``dropped`` are the keys
+    that the line has and vLLM drops, since other keys are given after a dot.
 
     ``image_version`` is the version in the tag of vLLM's image, None if no image is named.
     """
@@ -41,6 +42,7 @@ class ServeLine:
     unquoted: str | None = None
     mentioned: str | None = None
     image_version: str | None = None
+    dropped: tuple[str, ...] = ()
 
     @property
     def keys(self) -> Mapping[str, Any]:
@@ -74,28 +76,62 @@ def read_line(text: str) -> ServeLine:
         raise InputError("--args: the command line is empty")
 
     flags: dict[str, str] = {}
-    config: dict[str, Any] | None = {}
+    given = _Given()
     for word, following in pairwise((*words, "")):
-        name, equals, given = word.partition("=")
-        value = given if equals else following
+        name, equals, after = word.partition("=")
+        value = after if equals else following
         flag, dot, key = name.partition(".")
         flag = flag.replace("_", "-")
 
         if flag in _CONFIG and not dot:
-            config = _json_object(value)
+            given.json.append(_json_object(value))
         elif flag in _CONFIG:
-            config = (config or {}) | {_underscored(key): _json_value(value)}
+            given.dotted.setdefault(flag, {})[_underscored(key)] = _json_value(value)
         elif flag in _KEYS:
-            config = (config or {}) | {_KEYS[flag]: value}
+            given.single[_KEYS[flag]] = value
         elif flag.startswith("-"):
             flags[flag] = value
 
     image_version = _image_version(words)
+    config = given.config
     if config is not None:
-        return ServeLine(flags, config, image_version=image_version)
+        return ServeLine(flags, config, image_version=image_version, dropped=given.dropped)
 
     unquoted, mentioned = _unread(text)
     return ServeLine(flags, None, unquoted, mentioned, image_version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a line says of speculation, in each of the ways in which it can.
+
+    ``json`` has None for what is no object, ``dotted`` the keys after a dot, by the flag before it.
+    """
+
+    json: list[dict[str, Any] | None] = field(default_factory=list)
+    dotted: dict[str, dict[str, Any]] = field(default_factory=dict)
+    single: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """What is in force; None if vLLM refuses it, as what is no object, whatever follows.
+
+        vLLM makes JSON of the keys after a dot and appends it to the line, so that it takes the
+        place of all JSON before (0.32, utils/argparse_utils.py).
+        """
+        if None in self.json:
+            return None
+        given = [*self.json, *self.dotted.values()]
+        in_force = given[-1] if given else None
+        return (in_force or {}) | self.single
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The keys that are not in force."""
+        given = [*self.json, *self.dotted.values()]
+        keys = dict.fromkeys(key for one in given for key in one or {})
+        in_force = self.config or {}
+        return tuple(key for key in keys if key not in in_force) if self.dotted else ()
 
 
 def _image_version(words: Sequence[str]) -> str | None:

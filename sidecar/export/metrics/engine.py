@@ -254,10 +254,10 @@ METRICS: Final = (
     ENGINE.gauge(
         "request_coverage_ratio",
         (
-            "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine "
-            "started; generated tokens where nothing was drafted. Lower by what an engine core "
-            "could not send before it ended. 0 if the plug-in contradicts itself, or if several "
-            "claim to be the engine."
+            "Draft tokens that the plug-in reported / vLLM's own counter, both since vLLM began to "
+            "count; generated tokens where nothing was drafted. Lower by what an engine core "
+            "could not send before it ended. 0 if a number of the plug-in fell, or if several are "
+            "connected as the engine."
         ),
         value=lambda engine: engine.coverage,
     ),
@@ -272,9 +272,8 @@ METRICS: Final = (
     ENGINE.gauge(
         "speculation_info",
         (
-            "1, labelled with the engine's speculative configuration, as read by the plug-in whose"
-            " numbers vLLM's counters confirm, and whether the rule of thumb on the acceptance rate"
-            " applies to it."
+            "1, labelled with the engine's speculative configuration, as read by the plug-in that"
+            " counts, and whether the rule of thumb on the acceptance rate applies to it."
         ),
         [
             "method",

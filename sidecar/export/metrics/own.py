@@ -56,7 +56,8 @@ METRICS: Final = (
         "engine_healthy",
         (
             "Whether an engine works: 0 if it is stalled, or collapsed where that is watched, for "
-            "as long as engine_health says, else 1; absent while unknown."
+            "as long as engine_health says; 1 if it is known not to be; absent while unknown, as "
+            "for an idle engine, whose page looks the same if it hangs."
         ),
         ["model_name", "engine", "reason"],
         value=lambda report: {

@@ -15,22 +15,33 @@ class _Judged(Protocol):
     def judgement(self) -> Judgement: ...
 
 
-def _if_known(read: Callable[[Judgement], Value]) -> Callable[[_Judged], Value]:
-    return lambda node: read(node.judgement) if node.judgement.is_known else None
+def _if_judged(read: Callable[[Judgement], Value]) -> Callable[[_Judged], Value]:
+    """Absent below the gates, as after every start of the sidecar: a 0 there would end alerts."""
+    return lambda node: read(node.judgement) if node.judgement.judged is not None else None
 
 
-_VERDICTS: Final = _if_known(
-    lambda judgement: {verdict: verdict is judgement.verdict for verdict in Verdict}
-)
-_BASES: Final = _if_known(lambda judgement: {basis: basis is judgement.basis for basis in Basis})
-_IS_LOW: Final = _if_known(lambda judgement: judgement.is_low)
-_HAS_COLLAPSED: Final = _if_known(lambda judgement: judgement.has_collapsed)
+def _verdicts(node: _Judged) -> ByLabel | None:
+    """Below the gates only that the data are insufficient; what they would say is not known."""
+    judgement = node.judgement
+    if not judgement.is_known:
+        return None
+    if judgement.judged is None:
+        return {judgement.verdict: True}
+    return {verdict: verdict is judgement.verdict for verdict in Verdict}
+
+
+_BASES: Final = _if_judged(lambda judgement: {basis: basis is judgement.basis for basis in Basis})
+_IS_LOW: Final = _if_judged(lambda judgement: judgement.is_low)
+_HAS_COLLAPSED: Final = _if_judged(lambda judgement: judgement.has_collapsed)
 
 
 def _findings(model: ModelReport) -> ByLabel | None:
+    """Below the gates only those that were found: the others are not known yet."""
     if model.speed is None:  # a stale poll has none
         return None
     found = {finding.code for finding in advised(model.findings)}
+    if model.judgement.judged is None:
+        return dict.fromkeys(found, True)
     return {code: code in found for code in CODES}
 
 
@@ -154,19 +165,26 @@ METRICS: Final = (
         "acceptance_low",
         (
             "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by"
-            " that rate keeps it at 1 until the rate is 0.02 above the threshold."
+            " that rate keeps it at 1 until the rate is 0.02 above the threshold. Absent where"
+            " the rate is."
         ),
         value=_IS_LOW,
     ),
     TEMPERATURE.gauge(
         "verdict",
-        "1 for the current verdict, 0 for the others.",
+        (
+            "1 for the current verdict, 0 for the others, which are absent where the rate is (the"
+            " verdict is then insufficient_data)."
+        ),
         ["verdict"],
-        value=_VERDICTS,
+        value=_verdicts,
     ),
     TEMPERATURE.gauge(
         "verdict_basis",
-        "1 for the basis of the verdict: a measured speedup, else the acceptance rate.",
+        (
+            "1 for the basis of the verdict: a measured speedup, else the acceptance rate. Absent"
+            " where specdec_acceptance_ratio is."
+        ),
         ["basis"],
         value=_BASES,
     ),
@@ -184,7 +202,7 @@ METRICS: Final = (
         "model_collapsed",
         (
             "1 if almost no draft tokens are accepted, at any temperature and from the first "
-            "position on; else 0."
+            "position on; else 0. Absent where specdec_model_acceptance_ratio is."
         ),
         value=_HAS_COLLAPSED,
     ),
@@ -192,7 +210,7 @@ METRICS: Final = (
         "model_verdict",
         "specdec_verdict of the model as a whole.",
         ["verdict"],
-        value=_VERDICTS,
+        value=_verdicts,
     ),
     MODEL.gauge(
         "model_verdict_basis",
@@ -204,13 +222,14 @@ METRICS: Final = (
         "engine_verdict",
         "specdec_verdict of one engine of a model.",
         ["verdict"],
-        value=_VERDICTS,
+        value=_verdicts,
     ),
     MODEL.gauge(
         "finding",
         (
             "1 for each finding on why speculation loses or what would make it gain more, 0 for"
-            " the others and for facts without a remedy; docs/why.md."
+            " the others and for facts without a remedy; docs/why.md. The others are absent where"
+            " specdec_model_acceptance_ratio is."
         ),
         ["finding"],
         value=_findings,

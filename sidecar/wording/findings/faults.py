@@ -4,6 +4,7 @@ from typing import Final
 
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.not_speculating import NotSpeculating
+from sidecar.analysis.findings.synthetic_acceptance import SyntheticAcceptance
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.methods import drafts_with_a_model
 from sidecar.requests.messages import Configuration, Speculation
@@ -16,9 +17,13 @@ from sidecar.wording.findings.explanation import (
 )
 from sidecar.wording.numbers import percent
 
+_UPDATED: Final = (
+    "If the target's weights are updated in place, as in reinforcement learning, update the draft"
+    " with them: a restart does not help then."
+)
 _RESTART: Final = (
-    "Restart vLLM; check that the draft matches its target. High temperatures alone do not cause"
-    " this."
+    f"Restart vLLM; check that the draft matches its target. {_UPDATED} High temperatures alone do"
+    " not cause this."
 )
 _NOTHING_REPEATS: Final = (
     "Nothing in such text helps to guess what follows: draft with a model, or remove"
@@ -68,7 +73,7 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
     return (
         "Restart vLLM. If that does not help, check that the draft was made for this target: its"
         f" vocabulary, chat template, quantization (target: {target}, draft: {draft}) and vLLM's"
-        f" version.{longest} Until then remove --speculative-config."
+        f" version.{longest} {_UPDATED} Until then remove --speculative-config."
     )
 
 
@@ -105,4 +110,30 @@ NOT_SPECULATING: Final = Words(
     runbook="SpecDecodeNotSpeculating",
 )
 
-WORDS: Final = (MISMATCH, NOT_SPECULATING)
+
+def _synthetic_acceptance(finding: SyntheticAcceptance, _: ModelReport) -> Explanation:
+    return Explanation(
+        code=finding.code,
+        what=(
+            "rejection_sample_method is synthetic: vLLM accepts draft tokens at a set rate,"
+            " whatever the model says of them. It is for benchmarks. Replies are not the model's,"
+            " and neither acceptance nor time says whether speculation pays."
+        ),
+        remedy=(
+            "Remove rejection_sample_method and the keys that begin with synthetic_ from"
+            " --speculative-config, and restart vLLM."
+        ),
+        expect="Replies are the model's own again, and the acceptance rate is measured.",
+        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+    )
+
+
+SYNTHETIC_ACCEPTANCE: Final = Words(
+    kind=SyntheticAcceptance,
+    explain=_synthetic_acceptance,
+    why="drafts are accepted at a set rate, whatever the model says",
+    remedy="remove rejection_sample_method, restart vLLM",
+    runbook="SpecDecodeAcceptanceCollapsed",
+)
+
+WORDS: Final = (MISMATCH, NOT_SPECULATING, SYNTHETIC_ACCEPTANCE)

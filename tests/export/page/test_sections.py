@@ -227,7 +227,7 @@ def test_the_configuration_of_speculation_is_shown_once():
 def test_notes_and_hints_are_shown_once():
     """However many engines they are for."""
     judged = judgement(
-        POSITIVE, 0.7, speculation=Speculation("eagle3", 3, rejection_sample_method="synthetic")
+        POSITIVE, 0.7, speculation=Speculation("eagle3", 3, rejection_sample_method="fly")
     )
     limited = frozenset({Limitation.NO_POSITIONS})
     losing = engine(index="1", judgement=judgement(NEGATIVE, 0.12), limitations=limited)
@@ -237,10 +237,7 @@ def test_notes_and_hints_are_shown_once():
         plugin=replace(OBSERVING, dropped={"malformed": 2, "silent": 0}),
     )
     for sentence in (
-        (
-            "The acceptance rate is synthetic (rejection_sample_method): it is configured, not"
-            " measured."
-        ),
+        "rejection_sample_method fly also accepts tokens that the model itself would not",
         "Engine 1 is net negative on its own",
         "on engine 0 the plug-in counted 91.0% of what vLLM counted",
         "does not export accepted tokens by draft position",

@@ -25,10 +25,25 @@ includes them with (index .Subcharts "specdec-sidecar").
     - name: specdec-plugin
       mountPath: /plugin
 {{- end }}
+{{- if .Values.nativeSidecar }}
+{{ include "specdec-sidecar.container" . }}
+{{- end }}
+{{- end }}
+
+{{/* For the Pod's own containers: the sidecar, unless it is a native one. */}}
+{{- define "specdec-sidecar.containers" -}}
+{{- if not .Values.nativeSidecar -}}
+{{ include "specdec-sidecar.container" . }}
+{{- end }}
+{{- end }}
+
+{{- define "specdec-sidecar.container" -}}
 - name: specdec-sidecar
   image: {{ include "specdec-sidecar.image" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
+  {{- if .Values.nativeSidecar }}
   restartPolicy: Always
+  {{- end }}
   # vLLM waits for the sidecar to start, so a setting that it cannot use must not stop it.
   args: [run, --ignore-invalid-settings]
   env:

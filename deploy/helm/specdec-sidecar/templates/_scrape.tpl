@@ -3,7 +3,7 @@
 {{- $has := .Capabilities.APIVersions -}}
 {{- if ne .Values.scrape.kind "auto" -}}
 {{ .Values.scrape.kind }}
-{{- else if $has.Has "monitoring.coreos.com/v1/PodMonitor" -}}
+{{- else if or ($has.Has "monitoring.coreos.com/v1/PodMonitor") ($has.Has "azmonitoring.coreos.com/v1/PodMonitor") -}}
 PodMonitor
 {{- else if $has.Has "operator.victoriametrics.com/v1beta1/VMPodScrape" -}}
 VMPodScrape
@@ -12,6 +12,16 @@ PodMonitoring
 {{- else -}}
 none
 {{- end -}}
+{{- end }}
+
+{{/* The API of a PodMonitor or ServiceMonitor; Azure Monitor has its own. */}}
+{{- define "specdec-sidecar.monitorApi" -}}
+{{- $has := .Capabilities.APIVersions -}}
+{{- $operator := "monitoring.coreos.com/v1" -}}
+{{- $azure := "azmonitoring.coreos.com/v1" -}}
+{{- $kind := include "specdec-sidecar.scrapeKind" . -}}
+{{- $onlyAzure := and ($has.Has (printf "%s/%s" $azure $kind)) (not ($has.Has (printf "%s/%s" $operator $kind))) -}}
+{{ .Values.scrape.apiVersion | default (ternary $azure $operator $onlyAzure) }}
 {{- end }}
 
 {{/* "true" if PrometheusRules are installed. */}}

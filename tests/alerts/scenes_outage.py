@@ -1,0 +1,289 @@
+"""Scenes for the outages of a model: which of its pods serve, and what is known of the others."""
+
+from sidecar.errors import NoVllmMetrics
+from tests.alerts.pods import DASHBOARDS, POD, RUNBOOKS, Firing, Pod
+from tests.alerts.scene import Scene, scenes
+from tests.alerts.vllm_pages import after, plan
+
+DOWN, GONE = "SpecDecodeVLLMDown", "SpecDecodeModelGone"
+STALLED, NO_SIDECAR = "SpecDecodeEngineStalled", "SpecDecodeNoSidecar"
+
+
+def of_its_model(instance, *phases, model=None, **own):
+    """A pod that alone has a model, and its target."""
+    pod = Pod(instance, model=model or instance, **own).drafting(5, 0.8)
+    return pod.plain("up", *phases) if phases else pod
+
+
+def down(pod, since, until=None):
+    """The page on its model, and the warning on the pod, which Alertmanager holds back."""
+    ends = {} if until is None else {"until": until}
+    pod.outage_fires(since=since, **ends)
+    return pod.fires(severity="warning", since=since, **ends)
+
+
+def without_vllm(instance, *spans, **own):
+    """Polls fail within spans of minutes."""
+    pod = of_its_model(instance, **own)
+    return pod.failing(lambda n: any(start <= n / 2 < end for start, end in spans))
+
+
+def beside(instance, *phases, port=8000):
+    """Another program at the same address."""
+    made = Pod(instance, minutes=0).plain("up", *phases)
+    made.own |= {"job": "another", "instance": f"{instance}:{port}"}
+    return made
+
+
+@scenes
+def for_three_minutes():
+    forgot = without_vllm("forgot", (20, 90)).away(22, 23)  # the sidecar restarts after vLLM died
+    unreadable = of_its_model("unreadable")
+    unreadable.failing(lambda n: n >= 40, NoVllmMetrics("none"))
+    idle = Pod("idle", model="idle").drafting(plan((4, 5), (0, 0)), 0.8, requests=after(4, 10, 0))
+    idle.failing(lambda n: n >= 40)
+    lately = Pod("lately", model="lately")
+    lately.drafting(plan((11, 5), (0, 0)), 0.8, requests=after(11, 10, 0)).failing(
+        lambda n: n >= 40
+    )
+    yield Scene("no page where there was one", DOWN, at=(22, 25, 70)).with_pods(
+        down(without_vllm("down", (20, 90)), since=25),
+        without_vllm("short", (20, 22.5)),
+        without_vllm("loading", (0, 90)),
+        of_its_model("fine"),
+        unreadable,
+    )
+    yield Scene(
+        "no page where there was one, by Prometheus' memory",
+        DOWN,
+        at=(22, 25, 70),
+        needs_prometheus=True,
+    ).with_pods(
+        down(forgot, since=25),
+        idle.fires(severity="warning", since=25),
+        down(lately, since=25),
+    )
+
+
+@scenes
+def by_count():
+    """What comes and goes is counted over half an hour."""
+
+    def flaps(instance, away, every, restarts=False):
+        """From minute 30 to 80 it is away for a part of so many minutes."""
+        pod = of_its_model(instance, minutes=130)
+        pod.failing(lambda n: 60 <= n < 160 and (n / 2 - 30) % every < away)
+        return pod.restarting(*range(30 + away, 80, every)) if restarts else pod
+
+    def gone(instance, restarts):
+        """Three of every six minutes the sidecar is away, perhaps with its vLLM."""
+        pod = of_its_model(instance, minutes=130)
+        pod.gap = {minute for minute in range(30, 80) if (minute - 30) % 6 < 3}
+        pod.plain("up", (30, 1), *[(3, 0), (3, 1)] * 8, (60, 1))
+        return pod.restarting(*range(33, 80, 6)) if restarts else pod
+
+    yield Scene(
+        "it comes and goes", DOWN, at=(32, 43, 52, 70, 88, 110), needs_prometheus=True
+    ).with_pods(
+        down(flaps("half", 2, 4), since=52, until=88),
+        flaps("a-fifth", 1, 5),
+        down(flaps("crashes", 2, 4, restarts=True), since=52, until=88).outage_fires(
+            since=43, until=43
+        ),
+        gone("as-a-whole", restarts=True).outage_fires(since=43, until=88),
+        gone("sidecar-only", restarts=False),
+    )
+
+
+@scenes
+def half_of_a_model():
+    def pods(model, number, *failing):
+        """So many pods of a model, some of which fail from minute 20 on."""
+        made = [of_its_model(f"{model}-{each}", model=model) for each in range(number)]
+        for pod in made[: failing[0]] if failing else ():
+            pod.failing(lambda n: n >= 40).fires(severity="warning", since=25)
+        return made
+
+    two, three, four = pods("two", 2, 1), pods("three", 3, 1), pods("four", 4, 2)
+    two[0].outage_fires(since=25)
+    four[0].outage_fires(since=25)
+    yield Scene(
+        "a page for half of the pods, a warning for less",
+        DOWN,
+        at=(22, 25, 60),
+        needs_prometheus=True,
+    ).with_pods(*two, *three, *four)
+
+
+@scenes
+def with_its_sidecar():
+    """It was down before its sidecar went, or everything at its address is."""
+
+    def dying(instance, up, failing, *phases):
+        pod = without_vllm(instance, (up, up + failing), minutes=up + failing)
+        return pod.plain("up", (up + failing, 1), *phases)
+
+    silenced = of_its_model("silenced", (26, 1), (200, 0), minutes=26)
+    silenced.failing(lambda n: n >= 40, NoVllmMetrics("none"))
+    yield Scene(
+        "it outlasts the sidecar", DOWN, at=(19, 24, 40, 70), needs_prometheus=True
+    ).with_pods(
+        down(dying("both", 20, 6, (200, 0)), since=24),
+        down(dying("at-once", 20, 2, (200, 0)), since=24),
+        down(dying("removed", 20, 6), since=24, until=24),
+        dying("sidecar-only", 20, 0, (200, 0)),
+        dying("never-up", 0, 20, (200, 0)),
+        silenced,
+    )
+
+    def dead(instance, *phases, **own):
+        return of_its_model(instance, (20, 1), *phases, minutes=20, **own)
+
+    ready = dead("ready", (80, 0))
+    ready.own |= {"pod": "ready"}
+    ready.plain("kube_pod_status_ready", (100, 1), condition="true")
+    shared = dead("shared", (80, 0), model="shared"), of_its_model("other", model="shared")
+    third = of_its_model("third", model="shared")
+    yield Scene(
+        "everything at its address is down", DOWN, at=(21, 25, 90), needs_prometheus=True
+    ).with_pods(
+        down(dead("dead", (80, 0)), since=25),
+        beside("dead", (20, 1), (80, 0)),
+        dead("alone", (80, 0)),
+        dead("deleted", (1, 0)),  # its targets fail once or twice, and are then gone
+        beside("deleted", (20, 1), (1, 0)),
+        dead("machine-lives", (80, 0)),
+        beside("machine-lives", (20, 1), (80, 0)),
+        beside("machine-lives", (100, 1), port=9100),
+        shared[0].fires(severity="warning", since=25),
+        *shared[1:],
+        third,
+        beside("shared", (20, 1), (80, 0)),
+        dead("brief", (2, 0), (78, 1)),
+        beside("brief", (20, 1), (2, 0), (78, 1)),
+        ready,
+        beside("ready", (20, 1), (80, 0)),
+        beside("no-sidecar", (20, 1), (80, 0)),
+    )
+
+
+@scenes
+def after_a_hang():
+    hangs = of_its_model("hangs").hanging((20, 26)).failing(lambda n: 52 <= n < 90)
+    yield Scene(
+        "a hang has paged already", DOWN, at=(19, 24, 40), reads=(STALLED,), needs_prometheus=True
+    ).with_pods(hangs)
+
+
+@scenes
+def loading():
+    """All pods of a model are replaced, as by the strategy Recreate."""
+
+    def replaced(name, loads, first=0.0, **limits):
+        """A pod that loads for ``first`` minutes, and at minute 40 one that loads longer."""
+        old = Pod(f"{name}-old", model=name, namespace=name, minutes=38).drafting(5, 0.8)
+        old.failing(lambda n: n < 2 * first)
+        new = Pod(f"{name}-new", model=name, namespace=name, start=40, **limits).drafting(5, 0.8)
+        return old, new.failing(lambda n: n < 2 * loads)
+
+    def pages(pods, since, until=None):
+        pods[1].outage_fires(since=since, **({} if until is None else {"until": until}))
+        return pods
+
+    other = Pod("other", namespace="served", minutes=100).drafting(5, 0.8)
+    renamed = Pod("name-old", model="before", namespace="rename", minutes=38).drafting(5, 0.8)
+    yield Scene(
+        "late by startup_time, or by its last load",
+        DOWN,
+        at=(39, 46, 52, 58, 68, 74, 95),
+        needs_prometheus=True,
+    ).with_pods(
+        *pages(replaced("never", 90), since=74),
+        *replaced("slow", 25),
+        *pages(replaced("patient", 90, startup_time=900), since=58),
+        *pages(replaced("quick", 90, first=7), since=52, until=95),
+        *replaced("as-ever", 8, first=7),
+        *pages(replaced("at-once", 90, first=1), since=46),
+        renamed,
+        Pod("name-new", model="after", namespace="rename", start=40).drafting(5, 0.8),
+        other,
+        Pod("rolls", namespace="served", start=40).drafting(5, 0.8).failing(lambda _: True),
+    )
+
+
+@scenes
+def gone():
+    """Targets that are gone say nothing; kube-state-metrics may."""
+
+    def kube(name, metric, *phases, namespace, **labels):
+        made = Pod(name, minutes=0).plain(metric, *phases, **labels)
+        made.own = {"namespace": namespace, "job": "kube-state-metrics", "instance": "ksm:8080"}
+        return made
+
+    def evicted(namespace, name=POD, minutes=40):
+        pod = Pod(name, model=namespace, namespace=namespace, minutes=minutes).drafting(5, 0.8)
+        pod.own |= {"pod": name}
+        return pod
+
+    def wanted(namespace, replicas=1, name="vllm"):
+        return kube(
+            f"ksm-{namespace}", "kube_deployment_spec_replicas", (100, replicas),
+            namespace=namespace, deployment=name,
+        )  # fmt: skip
+
+    def paged(namespace, since=52):
+        return Firing({"namespace": namespace, "model_name": namespace}, 0, since=since)
+
+    new = Pod("new", model="new-name", namespace="renamed", start=42, minutes=58)
+    loads = Pod("loads", model="loads", namespace="loads", start=44).failing(lambda _: True)
+    for pod, suffix in ((new, "aaaaa"), (loads, "bbbbb")):
+        pod.drafting(5, 0.8).own["pod"] = f"vllm-7d9c4bf6c5-{suffix}"
+    leader = kube(
+        "ksm-set", "kube_statefulset_replicas", (100, 2), namespace="set", statefulset="vllm"
+    )
+    pending = kube(
+        "ksm-pending", "kube_pod_status_phase", (41, 0), (59, 1),
+        namespace="pending", phase="Pending", pod="vllm-7d9c4bf6c5-ccccc",
+    )  # fmt: skip
+    pods = (
+        evicted("evicted"), wanted("evicted"),
+        evicted("zero"), wanted("zero", replicas=0),
+        evicted("other"), wanted("other", name="another"),
+        evicted("set", "vllm-0"), leader,
+        evicted("pending"), pending,
+        evicted("renamed"), wanted("renamed"), new,
+        evicted("loads"), wanted("loads"), loads,
+    )  # fmt: skip
+    known = [paged("evicted"), paged("set"), paged("pending")]
+    yield Scene(
+        "a page where there should be pods", DOWN, at=(47, 52, 70), fleet=known,
+        needs_prometheus=True,
+    ).with_pods(*pods)  # fmt: skip
+    yield Scene("what kube-state-metrics knows is no question", GONE, at=(47, 52, 90)).with_pods(
+        *pods
+    )
+
+    unknown = evicted("unknown")
+    idle = Pod("idle", model="idle", namespace="idle", minutes=40)
+    idle.drafting(plan((20, 5), (0, 0)), 0.8, requests=after(20, 10, 0))
+    plain = Pod("plain", model="plain", namespace="plain", minutes=40).drafting(5, 0.8)
+    loading_anew = Pod("anew", model="anew", namespace="anew", minutes=40).drafting(5, 0.8)
+    anew = Pod("next", model="anew", namespace="anew", start=44).drafting(5, 0.8)
+    told = [
+        Firing({"namespace": name, "model_name": name}, since=52, until=90)
+        for name in ("unknown", "plain")
+    ]
+    yield Scene(
+        "a warning where nobody knows, for an hour", GONE, at=(47, 52, 90, 105), fleet=told
+    ).with_pods(
+        unknown, idle, plain, loading_anew, anew.failing(lambda n: n < 120),
+        Pod("links", minutes=120, namespace="links", model="links").drafting(5, 0.8),
+    )  # fmt: skip
+
+    nothing = Pod("none", minutes=0).plain(
+        "specdec_links_info", (90, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS
+    )
+    nothing.own = {}
+    yield Scene("one alert on it", NO_SIDECAR, at=(41, 70), reads=(GONE,)).with_pods(
+        nothing, evicted("last")
+    )

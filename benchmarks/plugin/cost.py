@@ -22,7 +22,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.plugin.engine import ById, Nameless, running
-from benchmarks.plugin.receiver import receiving
 from benchmarks.table import Row
 from sidecar.requests import plugin
 
@@ -33,6 +32,19 @@ OFTEN = 40  # different tokens in it
 ROUNDS = 25
 BARE = "x bare"
 
+RECEIVER = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1]); listener.listen(64); print(flush=True)
+import selectors
+selector = selectors.DefaultSelector(); selector.register(listener, 1)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            selector.register(listener.accept()[0], 1)
+        elif not key.fileobj.recv(65536):
+            selector.unregister(key.fileobj)
+"""
 IMPORT = """
 import functools, inspect, json, logging, os, socket, sys, time
 import collections.abc, contextlib, itertools, math, typing
@@ -51,7 +63,7 @@ def cost_rows(beside: Path | None = None) -> Iterator[Row]:
     With ``beside``, the file of another version of the plug-in, a row for each load says what a
     request and step costs by this one, as a multiple of what it costs by that one.
     """
-    with tempfile.TemporaryDirectory() as folder, receiving(f"{folder}/s") as path:
+    with _receiving() as path:
         for base, since in ((ById, "by request, from 0.14"), (Nameless, "before 0.14")):
             for requests in (16, 64, 256, 1024):
                 yield from _steps(base, since, requests, path)
@@ -61,6 +73,21 @@ def cost_rows(beside: Path | None = None) -> Iterator[Row]:
         if beside is not None:
             yield from _beside(_loaded(beside), path)
     yield _import()
+
+
+@contextmanager
+def _receiving() -> Iterator[str]:
+    """The socket of a receiver in another process, which throws all packets away."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/s"
+        receiver = subprocess.Popen([sys.executable, "-c", RECEIVER, path], stdout=subprocess.PIPE)
+        assert receiver.stdout is not None
+        receiver.stdout.readline()
+        try:
+            yield path
+        finally:
+            receiver.kill()
+            receiver.wait()
 
 
 def _loaded(path: Path) -> Any:

@@ -56,7 +56,7 @@ def lab_rows() -> Iterator[Row]:
         shutil.copy(switch.__file__, folder / "specdec_switch.py")
         for points in folder.glob("*.dist-info/entry_points.txt"):
             points.write_text(points.read_text().replace("specdec_plugin:", "specdec_switch:"))
-        receiver = PlainReceiver(folder / "s")
+        receiver = PlainReceiver(folder / "s")  # type: ignore[no-untyped-call]
         paths = {"PYTHONPATH": str(folder), "SPECDEC_PLUGIN__SOCKET": str(receiver.path)}
         url = stack.enter_context(_server(paths | {"VLLM_CPU_OMP_THREADS_BIND": "0"}))
         turns, drafted = asyncio.run(_turns(url))

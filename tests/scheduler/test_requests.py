@@ -6,6 +6,7 @@ from tests.scheduler.engine import (
     Engine,
     ModelRunnerOutput,
     call,
+    is_at_least,
     make_request,
     make_scheduler,
     pooling_request,
@@ -166,6 +167,9 @@ def test_a_streaming_session_is_told_with_the_drafts_of_all_its_turns(sidecar, s
     engine.run()
 
     equal_to_the_token(sidecar, engine)
+    if engine.scheduler.requests:
+        assert not is_at_least(0, 20)
+        pytest.skip("this vLLM never schedules the second turn")
     sidecar.until(lambda: len(sidecar.engine().finished) > 0)
     finished = sidecar.engine().finished
     totals = tuple(

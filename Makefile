@@ -5,7 +5,7 @@ JOBS ?= $(shell echo $$((2 * $$(nproc))))  # tests wait for servers half of thei
 TARGETS ?= exposition packets settings
 DEBIAN := chromium curl openssl prometheus prometheus-alertmanager  # what tests run, and Debian's minimum lacks
 
-.PHONY: help demo run test test-slow test-all lab test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build publish-dry-run clean
+.PHONY: help demo run test test-slow test-all lab test-lab test-schedulers mutations check lint types format docs docs-check bench fuzz screenshots lock build publish-dry-run clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,11 @@ test-lab: lab ## run the tests against the lab's vLLM, on this machine's CPU (20
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
 	$(BIN)/pytest -m "lab and not measured" $(ARGS)
+
+test-schedulers: lab ## run the plug-in's tests on vLLM's own schedulers, 0.16 to 0.33, without a server
+	@scripts/setup dev
+	@lab/classes
+	RELEASES=all $(BIN)/pytest -m lab tests/lab/test_lab_schedulers.py $(ARGS)
 
 mutations: ## change every rule in every place, one at a time, and list what no scene notices (slow)
 	@scripts/setup dev

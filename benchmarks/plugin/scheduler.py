@@ -1,6 +1,6 @@
 """What the plug-in adds to the steps of vLLM's own Scheduler, by the thread's CPU time.
 
-    LAB_MODEL=LAB/models/target LAB/venv/bin/python -m benchmarks.plugin.scheduler [--beside FILE]
+    LAB_MODELS=LAB/models LAB/venv/bin/python -m benchmarks.plugin.scheduler [--beside FILE]
 
 It needs a lab's Python, and no model or server. Schedulers without the plug-in, with it and, with
 ``--beside``, with another version of it take their steps in turns in one process. It prints a
@@ -36,7 +36,7 @@ _METHODS: Final = (
 _TURNS: Final = {1: 2000, 8: 1000, 64: 400, 256: 200, 1024: 80}  # steps by requests running
 _TEMPERATURES: Final = [number / 100 for number in range(200)]
 _PROMPTS: Final = (4, 9, 17, 33, 65)
-_NUMBERS: Final = defaultdict[int, count[int]](count)  # of each engine's requests
+_NUMBERS: Final[dict[int, Iterator[int]]] = defaultdict(count)  # of each engine's requests
 _REPORT: Final = 150e-6  # seconds
 _IDLE: Final = 5e-6
 _ALONE: Final = 170e-6

@@ -106,8 +106,9 @@ def may_schedule() -> bool:
     is_worker = "vllm.v1.worker.worker_base" in sys.modules
     if not is_worker or "vllm.v1.engine.core" in sys.modules:
         return True
-    spawns = os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "spawn"
-    return is_first() and (not spawns or os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0")
+    if os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
+        return True  # what is forked, a worker or the core, registers no plug-in again
+    return is_first() and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
 
 
 @functools.cache  # once a process, however often vLLM registers its plug-ins
@@ -131,7 +132,7 @@ def show(server: str | None) -> None:
     says the same, and ``max`` makes one sample of it.
     """
     client = sys.modules.get("prometheus_client")
-    serves = is_first() or multiprocessing.current_process().name.startswith("ApiServer")
+    serves = is_first() or multiprocessing.current_process().name.lower().startswith("apiserver")
     if server is None or client is None or not serves:
         return
     with suppress(Exception):  # it is there already, or prometheus_client is not as known
@@ -358,7 +359,7 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
 
 
 class ImpossibleDraftError(Exception):
-    """A draft that cannot be, as before 0.16, where -1 tokens of one without a result count."""
+    """More accepted than drafted, or negative: vLLM before 0.16 counts -1 without a result."""
 
 
 # -------------------------------------------------------------------------------------------------
@@ -471,10 +472,9 @@ class Observer:
         self.now = time.time()
         self.clock = time.monotonic()
         self.step_seconds = 0.0  # 0: unknown
-        # When the last steps ended. Two times with two pipeline stages, since a request is then in
-        # every other step.
+        # When the last steps ended, as many as there are pipeline stages, and what was in each.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
-        self.ends: deque[float] = deque(maxlen=stages)
+        self.ends: deque[tuple[float, dict[str, int]]] = deque(maxlen=stages)
         self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
         # The mean tokens of a decoding request, sampled once a report.
         self.context = 0
@@ -507,13 +507,18 @@ class Observer:
         self.clock = time.monotonic()
         self.active_at = self.clock
         self.step_seconds = 0.0
-        if not scheduler_output.total_num_scheduled_tokens:
-            self.interrupt()  # nothing ran; the engine waits for something else
+        scheduled = scheduler_output.num_scheduled_tokens
+        if not scheduled:
+            if self.ends.maxlen == 1 or not scheduler.running:  # else it fills a pipeline
+                self.interrupt()  # nothing ran; the engine waits for something else
             return
 
-        if len(self.ends) == self.ends.maxlen:
-            self.step_seconds = self.clock - self.ends[0]
-        self.ends.append(self.clock)
+        # With pipeline stages, requests may be in every step or only in every other one.
+        first = next(iter(scheduled))
+        before = [end for end, ids in self.ends if self.ends.maxlen == 1 or first in ids]
+        if before:
+            self.step_seconds = self.clock - before[-1]
+        self.ends.append((self.clock, scheduled))
         self.step_count += 1
 
         for new in scheduler_output.scheduled_new_reqs:
@@ -596,7 +601,8 @@ class Observer:
         drafts = scheduler_output.scheduled_spec_decode_tokens
         scheduled = scheduler_output.num_scheduled_tokens
         prefill_tokens = 0
-        if len(scheduled) > decodes:  # else all of them decoded
+        most = len(scheduled) + self.depth * len(drafts)  # if all of them only decoded
+        if len(scheduled) > decodes or scheduler_output.total_num_scheduled_tokens > most:
             decoded = decodes + sum(map(len, drafts.values()))
             prefill_tokens = max(scheduler_output.total_num_scheduled_tokens - decoded, 0)
 
@@ -717,13 +723,19 @@ def is_pooling(request: Any) -> bool:
 def traits_of(request: Any) -> tuple[Any, ...]:
     """A request's temperature in hundredths, bits and adapter.
 
-    All are unknown where another plug-in has set something that vLLM itself refuses.
+    The temperature and what it was sampled by are unknown where another plug-in has set something
+    that vLLM itself refuses.
     """
+    known = STRUCTURED if request.use_structured_output else 0
+    if OWN_MARK in request.request_id:
+        known |= OWN
+    adapter = None
+    if request.lora_request is not None:
+        adapter = str(request.lora_request.lora_name)[:MAX_NAME]
+
     try:
         read = functools.partial(getattr, request.sampling_params)
-        bits = 0
-        if request.use_structured_output:
-            bits |= STRUCTURED
+        bits = known
         if read("top_k", 0) > 0 or read("top_p", 1) < 1 or read("min_p", 0) > 0:
             bits |= FILTERED
         if (
@@ -736,15 +748,9 @@ def traits_of(request: Any) -> tuple[Any, ...]:
             bits |= MIN_P
         if read("logit_bias", None):
             bits |= LOGIT_BIAS
-        if OWN_MARK in request.request_id:
-            bits |= OWN
-
-        adapter = None
-        if request.lora_request is not None:
-            adapter = str(request.lora_request.lora_name)[:MAX_NAME]
         return hundredths(request.sampling_params.temperature), bits, adapter
     except Exception:
-        return None, 0, None
+        return None, known, adapter
 
 
 def hundredths(temperature: float) -> int:
@@ -909,7 +915,9 @@ class Report:
         """
         may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
         while self.is_under_way or self.is_due(is_idle=is_idle):
-            if not self.is_under_way and not self.begin(scheduler):
+            # Finished requests may take longer than a period; the next cut does not wait for them.
+            is_next_due = self.end is None and not is_idle and self.is_due(is_idle=False)
+            if (is_next_due or not self.is_under_way) and not self.begin(scheduler):
                 return
             if self.send_packet():
                 if not is_idle:
@@ -927,7 +935,7 @@ class Report:
     @property
     def unsent_finished(self) -> int:
         """The finished requests of the report under way that wait to be sent."""
-        return self.last_finished - self.sent_finished - self.observer.lost
+        return max(self.last_finished - self.sent_finished - self.observer.lost, 0)
 
     def is_due(self, *, is_idle: bool) -> bool:
         """Whether to begin a report: after a period, or at once if an idle engine has news."""
@@ -943,6 +951,7 @@ class Report:
     def begin(self, scheduler: Any) -> bool:
         """Copies what has changed; False if nobody listens."""
         observer = self.observer
+        observer.is_context_sampled = False
         is_full = len(observer.request_cells) >= MAX_CELLS
         is_new = not self.link.is_open or self.hello["full"] != is_full
         self.hello["full"] = is_full
@@ -958,7 +967,6 @@ class Report:
             cell.is_changed = False
             self.cells.append((cell, [*cell.numbers]))
         observer.changed = []
-        observer.is_context_sampled = False
 
         running = len(scheduler.running)
         self.last_finished = self.sent_finished + observer.lost + len(observer.finished)

@@ -135,7 +135,7 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, program, soc
     page, links, loop = long_names(), [], asyncio.get_running_loop()
 
     async def handler(_):
-        return web.Response(body=page)
+        return web.Response(body=page + b'specdec_server_info{id="a1b2"} 1\n')
 
     async with served(handler) as url:
         given = sidecar_settings(url, PLUGIN__ADAPTERS="true", PLUGIN__SOCKET=socket_path)
@@ -144,7 +144,7 @@ async def test_clients_that_do_not_read_cost_bounded_memory(served, program, soc
             await until(socket_path.exists, seconds=START_SECONDS)
             links.append(plugin := socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             plugin.connect(str(socket_path))
-            plugin.send(packet(hello={**HELLO, "model": MODEL, "server": None}))
+            plugin.send(packet(hello={**HELLO, "model": MODEL}))
             plugin.send(every_cell())
             own = Page(f"http://{given['SPECDEC_LISTEN']}")
             await own.until(

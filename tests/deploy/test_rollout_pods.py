@@ -2,9 +2,10 @@
 
 ``test_rollouts.py`` has the rules' cases on series of its own. Here the pages are the product's, so
 that a metric or label which the rules name and the sidecar does not have leaves no verdict. The
-rules need forty minutes: they are simulated, written into Debian's Prometheus, and the rules as
-shipped are evaluated over them by promtool and Prometheus. A Prometheus that scrapes live would
-have to run a changed text, with all windows shortened.
+rules need an hour of both versions and nine hours of the stable one before: they are simulated,
+written into Debian's Prometheus, and the rules as shipped are evaluated over them by promtool and
+Prometheus. A Prometheus that scrapes live would have to run a changed text, with all windows
+shortened.
 """
 
 import asyncio
@@ -27,8 +28,9 @@ from tests.deploy.simulated_pods import SimulatedClock, SimulatedPod
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 BEGIN = 1_699_999_200  # Unix seconds
-SECONDS = 50 * 60
-END = BEGIN + SECONDS
+PAST = 10 * 3600  # seconds of the stable version alone
+SECONDS = 70 * 60  # of both
+END = BEGIN + PAST + SECONDS
 EACH = 2  # Pods of a version
 MIXED = {0.0: 1, 1.0: 1}
 HOT = {0.0: 1, 1.0: 4}
@@ -42,18 +44,18 @@ CANARIES = {
 
 
 def engine(**changes):
-    """One so slow that its fifty minutes take seconds to simulate."""
+    """One so slow that its hours take seconds to simulate."""
     return SimulatorOptions(model_name="m", step_seconds=0.2, **changes)
 
 
-def pods(folder, options, mix, seed):
+def pods(folder, options, mix, seed, begin=BEGIN + PAST):
     """The scrapes of one version's Pods: the Pod's number, the time and the samples of each."""
     for number in range(EACH):
-        clock = SimulatedClock(BEGIN)
+        clock = SimulatedClock(begin)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plugin, "time", clock)
             pod = SimulatedPod(clock, options, mix, seed + number)
-            for at, samples in pod.scrapes(folder / "plugin.sock", SECONDS):
+            for at, samples in pod.scrapes(folder / "plugin.sock", END - begin):
                 yield number, at, samples
 
 
@@ -72,7 +74,7 @@ def lines(version, namespaces, scrapes):
 
 def served(folder):
     """What Prometheus has of all Pods: each canary and the same stable Pods in a namespace."""
-    yield from lines("stable", CANARIES, pods(folder, engine(), MIXED, 1))
+    yield from lines("stable", CANARIES, pods(folder, engine(), MIXED, 1, BEGIN))
     for seed, (name, (changes, mix)) in enumerate(CANARIES.items(), start=1):
         scrapes = pods(folder, engine(**changes), mix, 100 * seed)
         yield from lines("canary", [name], scrapes)

@@ -249,14 +249,14 @@ def test_a_forked_engine_core_has_the_scheduler_that_the_first_process_has_wrapp
     assert shown["main"]["id"] == shown["core"]["id"]
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_worker_imports_no_scheduler_and_an_engine_core_does(started, method):
-    """An import of vLLM's scheduler would slow the start of every worker."""
+def test_a_worker_imports_no_scheduler_and_an_engine_core_does(started):
+    """An import of vLLM's scheduler would slow the start of every worker that is spawned."""
     worker, core = "vllm.v1.worker.worker_base", "vllm.v1.engine.core"
     shown = started(
-        f"child('{method}', 'VllmWorker-0', ['{worker}'])\n"
-        f"child('{method}', 'EngineCore_0', ['{worker}', '{core}'])\n"
-        f"child('{method}', 'EngineCore_1')"
+        "os.environ['VLLM_WORKER_MULTIPROC_METHOD'] = 'spawn'\n"
+        f"child('spawn', 'VllmWorker-0', ['{worker}'])\n"
+        f"child('spawn', 'EngineCore_0', ['{worker}', '{core}'])\n"
+        "child('spawn', 'EngineCore_1')"
     )
 
     assert [one["imported"] for one in shown.values()] == [False, True, True]

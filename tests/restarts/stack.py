@@ -140,6 +140,7 @@ class Stack:
     async def drain(self):
         """Ends the traffic; returns when a scrape has shown all of it."""
         await self.request("drain")
+        await self.is_scraped()  # by now the sidecar has polled after the plug-in's last report
         return await self.is_scraped()
 
     async def restart_sidecar(self, times=1, drafts=2000):

@@ -9,7 +9,9 @@ last two, on its last engine.
 
 import asyncio
 import json
+import os
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import cycle
@@ -18,10 +20,11 @@ from types import SimpleNamespace
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from sidecar.demo.metrics_page import MetricsPage
 from sidecar.demo.scheduler import Scheduler, SimulatorOptions
 from sidecar.demo.server import VERSION, Engine, SimulatedVllm
 from sidecar.demo.traffic import Traffic, TrafficOptions
-from sidecar.requests.plugin import install
+from sidecar.requests.plugin import GAUGE, install
 
 # seconds: so slow that a report of many rows, a few to a step, takes longer than a scrape interval
 STEP = 0.04
@@ -63,8 +66,8 @@ class Counting(Scheduler):
 class Vllm(SimulatedVllm):
     """One engine; its own HTTP server is not used."""
 
-    def __init__(self, options, engine, truth):
-        self._plugin_socket, self._truth = options.socket, truth
+    def __init__(self, options, engine, truth, server):
+        self._plugin_socket, self._truth, self._server = options.socket, truth, server
         simulated = {
             "step_seconds": STEP,
             "step_seconds_per_request": 0.0,
@@ -73,9 +76,11 @@ class Vllm(SimulatedVllm):
         super().__init__(SimulatorOptions(engine=engine, max_num_seqs=64, **simulated))
 
     def begin(self):
-        self._scheduler = type("Scheduler", (Counting,), {"truth": self._truth})
-        install(self._scheduler, VERSION, self._plugin_socket)
-        super().begin()
+        """As an engine core that begins: the server, and so its id, is the same."""
+        scheduler = type("Scheduler", (Counting,), {"truth": self._truth})
+        install(scheduler, VERSION, self._plugin_socket, self._server)
+        self.page = MetricsPage(self.options, started=time.time(), server=self._server)
+        self.engine = Engine(scheduler(self.options), self.page, self.options.speed)
 
 
 class Mixed(Traffic):
@@ -103,7 +108,10 @@ class Server:
 
     def __init__(self, options):
         self.options, self.truth, self.sending = options, Counter(), {}
-        self.engines = [Vllm(options, str(number), self.truth) for number in range(options.engines)]
+        server = os.urandom(8).hex()
+        self.engines = [
+            Vllm(options, str(number), self.truth, server) for number in range(options.engines)
+        ]
 
     async def run(self):
         app = web.Application()
@@ -122,7 +130,8 @@ class Server:
         for vllm in self.engines:
             for family in vllm.page.registry.collect():
                 known = families.setdefault(family.name, family)
-                if known is not family and family.name != "process_start_time_seconds":
+                is_of_server = family.name in {"process_start_time_seconds", GAUGE}
+                if known is not family and not is_of_server:
                     known.samples += family.samples
         if not self.options.shows_start:
             del families["process_start_time_seconds"]

@@ -4,6 +4,7 @@ For the Python of a lab, with one of vLLM's releases on its path (``lab/classes`
 samples and drafts is random, or what a test says.
 """
 
+import functools
 import inspect
 import os
 import random
@@ -62,6 +63,7 @@ def call(make, **arguments):
     return make(**{name: given for name, given in arguments.items() if name in known})
 
 
+@functools.cache
 def configuration(
     *, running=8, blocks=None, batched=None, k=K, asynchronous=False, head=False, caches=False
 ):

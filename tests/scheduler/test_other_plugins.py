@@ -1,6 +1,7 @@
 """Other plug-ins that wrap the same methods, before ours and after it."""
 
 import functools
+from itertools import product
 
 import pytest
 
@@ -21,10 +22,13 @@ def wrap(name, calls, *, tells):
     setattr(Scheduler, name, functools.wraps(own)(wrapper) if tells else wrapper)
 
 
-@pytest.mark.parametrize("tells", [True, False], ids=["with wraps", "without"])
-@pytest.mark.parametrize("order", ["before", "after"])
-@pytest.mark.parametrize("name", METHODS)
-def test_both_work_or_ours_says_that_it_does_not(name, order, tells, installed, sidecar, clock):
+OTHERS = [*product(METHODS, ("before", "after"), (True, False))]
+NAMES = [f"{name} {order} {'with' if tells else 'without'} wraps" for name, order, tells in OTHERS]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=NAMES)
+def test_both_work_or_ours_says_that_it_does_not(other, installed, sidecar, clock):
+    name, order, tells = other
     calls = []
     if order == "after":
         installed()

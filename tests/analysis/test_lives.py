@@ -491,3 +491,18 @@ def test_engines_that_never_connect_do_not_withhold_the_split_of_the_others(serv
     for _ in range(5):
         confirm(server, near.serve(drafts=1), late.serve(drafts=1))
         assert drafts(server) == near.total.drafts, "what it had counted would look like growth"
+
+
+def test_lives_that_told_nothing_give_way_to_new_ones_before_one_that_counts(server):
+    """As of a flood of connections with the server's id. The oldest went, and the sum fell."""
+    plugin = PluginEnd(server).serve(drafts=1000)
+    confirm(server, plugin)
+    plugin.close()
+    for number in range(200):
+        PluginEnd(server, 2 + number).close()
+        if number % 30 == 0:
+            server.poll(plugin.counted())
+    plugin.hello()
+    confirm(server, plugin.serve(drafts=1))
+
+    assert drafts(server) == 1001

@@ -27,6 +27,7 @@ class Sent:
 
     def __init__(self, measured):
         self.at = 1000.0
+        self.server = None  # without an id
         self.state = SimpleNamespace(plugin=measured)
 
 

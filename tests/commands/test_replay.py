@@ -8,6 +8,7 @@ from operator import add
 
 import pytest
 
+from tests.cells import numbers
 from tests.commands.commands_tools import LEVELS, command, measured_plain
 from tests.recording.recorder_tools import PAGE, lines_of, write
 
@@ -89,14 +90,12 @@ def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, caps
     packets, polls = [{"at": 999.0}, {"at": 1000.0, "connection": 1, "hello": hello}], []
     for step in range(81):
         at, tokens = 1000.0 + 5 * step, 3000 + 30 * step
-        total = {
-            "length": step,
-            "drafts": tokens // 3,
-            "draft_tokens": tokens,
-            "accepted_tokens": tokens // 2,
-        }
-        rows = [{"key": 0, "since": 1.0, "counts": total}]
-        report = {"temperature": rows, "end": {"total": total, "lost": 0}}
+        key = {"temperature": 0, "bits": 0, "prompt": 0, "adapter": None}
+        report = {
+            "cells": [[key, numbers(step, tokens // 3, tokens, tokens // 2)]],
+            "end": {"at": at, "steps": step, "lost": 0, "generation_tokens": tokens // 2,
+                    "running": 0, "waiting": 0, "endings": {}},
+        }  # fmt: skip
         packets.append({"at": at, "connection": 1, "report": report})
         polls.append({"start": at, "end": at + 0.25, "text": page(tokens)})
     write(tmp_path, "plugin", packets)

@@ -34,7 +34,7 @@ RECORDED = {rule["record"] for rule in shipped() if "record" in rule}
 BY_LEVEL = {"fleet": (), "pod": (*SCRAPE, "model_name")}  # the labels that a recorded series has
 BY_MODEL = ("cluster", "namespace", "model_name")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
-INHIBITION = ("alertname", True, "SpecDecode.+")  # as Alertmanager's configuration has it
+SELECTION = ("alertname", True, "SpecDecode.*")  # of the panels; inhibitions name alerts as they are
 UNITS = {"percentunit", "s", "short", "reqps", "bytes", "dateTimeFromNow"}  # or a suffix
 
 
@@ -103,8 +103,8 @@ def _broken(selector):
     """The rules that a selector breaks."""
     if selector.name not in {*CONTRACT, *OTHERS, *RECORDED, *ALERTS}:
         yield "metric-of-the-contract"
-    # An inhibition only takes away from the alerts that are selected.
-    inhibits = INHIBITION in selector.matchers
+    # An inhibition only takes away from the alerts that are selected, and names them otherwise.
+    inhibits = selector.name in ALERTS and SELECTION not in selector.matchers
     for label, value in _matchers(selector.name).items():
         if not inhibits and (label, True, value) not in selector.matchers:
             yield f"target-{label}-rule"

@@ -18,10 +18,14 @@ ELSEWHERE = {
     "KubeNodeNotReady",
     "KubePodNotReady",
     "PROMETHEUS_MULTIPROC_DIR",
+    "ModelGone",  # ours, after SpecDecode, in a pattern
     "RecomputeScheduler",
+    "SpecDecodeSidecar",  # as many of ours begin
     "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY",
     "__meta_kubernetes_pod_label_rollouts_pod_template_hash",
     "_input_fits_in_drafter",
+    "alert_relabel_configs",
+    "alertmanager_notifications_failed_total",
     "disable_by_batch_size",
     "disable_padded_drafter_batch",
     "excludeInboundPorts",

@@ -18,24 +18,21 @@ from sidecar.errors import InputError
 from sidecar.recording import recording as module
 from sidecar.recording.recording import PluginLine, read_plugin, read_scrapes, replay
 from sidecar.requests.messages import Dropped, Unreadable, read_packet
-from sidecar.requests.tables import Table
 from sidecar.settings import Settings
 from tests.recording.recorder_tools import PAGE, lines_of, recorder, write
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 
 PACKET = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
 REQUEST = PluginLine(1003.0, 1, report=PACKET.report)
-FINISHED_ANONYMOUSLY = tuple(replace(request, adapter=None) for request in PACKET.report.finished)
 WITHOUT_ADAPTER = replace(
     REQUEST,
     report=replace(
         PACKET.report,
-        tables={
-            table: rows
-            for table, rows in PACKET.report.tables.items()
-            if table is not Table.ADAPTER
-        },
-        finished=FINISHED_ANONYMOUSLY,
+        cells=tuple(
+            (replace(key, adapter=key.adapter and "adapter 1"), numbers)
+            for key, numbers in PACKET.report.cells
+        ),
+        finished=tuple(replace(request, adapter="adapter 1") for request in PACKET.report.finished),
     ),
 )
 
@@ -51,12 +48,11 @@ def test_messages_are_passed_on_and_read_back_as_they_were_except_for_adapters(
         sink = recording.tee_requests(lambda *values: passed_on.append(values))
         for message in messages:
             sink(1, message)
-    without_adapters = PACKET.hello.tables - {Table.ADAPTER}
     assert passed_on == [(1, message) for message in messages]
     assert recording.requests == 1
     assert list(read_plugin(tmp_path)) == [
         PluginLine(1001.0),
-        PluginLine(1002.0, 1, hello=replace(PACKET.hello, tables=without_adapters)),
+        PluginLine(1002.0, 1, hello=PACKET.hello),
         WITHOUT_ADAPTER,
         PluginLine(1004.0, 1),  # the two messages before it are not an engine's
     ]

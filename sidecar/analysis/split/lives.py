@@ -213,7 +213,10 @@ class Lives:
         # ``min`` returns the oldest of those that matter least.
         least = min(
             gone,
-            key=lambda life: (life.confirmed is not None, not self._is_elsewhere(life)),
+            key=lambda life: (
+                life.confirmed is not None and not life.is_blank,
+                not self._is_elsewhere(life),
+            ),
         )
         del self._lives[least.hello.start]
 

@@ -131,7 +131,7 @@ def _synthetic_acceptance(finding: SyntheticAcceptance, _: ModelReport) -> Expla
 SYNTHETIC_ACCEPTANCE: Final = Words(
     kind=SyntheticAcceptance,
     explain=_synthetic_acceptance,
-    why="drafts are accepted at a set rate, whatever the model says",
+    why="drafts are accepted at a set rate",
     remedy="remove rejection_sample_method, restart vLLM",
     runbook="SpecDecodeAcceptanceCollapsed",
 )

@@ -34,11 +34,7 @@ RECORDED = {rule["record"] for rule in shipped() if "record" in rule}
 BY_LEVEL = {"fleet": (), "pod": (*SCRAPE, "model_name")}  # the labels that a recorded series has
 BY_MODEL = ("cluster", "namespace", "model_name")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
-SELECTION = (
-    "alertname",
-    True,
-    "SpecDecode.*",
-)  # of the panels; inhibitions name alerts as they are
+SELECTION = ("alertname", True, "SpecDecode.*")  # of panels; inhibitions name alerts
 UNITS = {"percentunit", "s", "short", "reqps", "bytes", "dateTimeFromNow"}  # or a suffix
 
 

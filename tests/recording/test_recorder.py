@@ -118,7 +118,6 @@ def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_pa
     [
         ("plugin", "{\n"),
         ("plugin", {"at": "soon"}),
-        ("plugin", {"at": 1.0, "connection": 1, "part": {"end": 1.0}}),
         ("plugin", {"at": 1.0, "connection": 1, "report": {"end": 1.0}}),
         ("scrapes", "[]\n"),
         ("scrapes", {"start": 1.0}),

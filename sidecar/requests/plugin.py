@@ -573,7 +573,8 @@ class Observer:
             if self.step_seconds:
                 self.count_step(scheduler_output, decodes, tokens)
 
-        is_idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
+        # The number may be negative: 0.16 counts a streaming session that waits twice.
+        is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
         if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
             self.interrupt()
         self.report.go_on(scheduler, is_idle=is_idle)
@@ -1155,16 +1156,18 @@ def introduction(scheduler: Any) -> dict[str, Any]:
 def cache_block(scheduler: Any) -> int | None:
     """Tokens in a block of what drops blocks of a prefix-cache hit.
 
-    0 if the cache has blocks of several sizes and it is not known which; None if it has no groups.
+    0 if the cache has several groups and it is not known which; None if it has no groups.
     """
     with suppress(Exception):
         coordinator = scheduler.kv_cache_manager.coordinator
         managers = coordinator.single_type_managers
         sizes = {manager.block_size for manager in managers}
-        # From 0.33, and from 0.20. Before, each group drops a block of what the last has left.
+        # From 0.33, and from 0.20.
         dropping = getattr(coordinator, "drop_eagle_group_ids", None)
         if dropping is None:
             dropping = getattr(coordinator, "eagle_group_ids", None)
+        if dropping is None and len(managers) > 1:
+            return 0  # each drops a block of what the last has left
         if dropping:
             sizes = {max(managers[group].block_size for group in dropping)}
         return sizes.pop() if len(sizes) == 1 else 0

@@ -415,8 +415,9 @@ def coordinator(*sizes, **groups):
     [
         (None, None),
         (coordinator(16), 16),
-        (coordinator(16, 16), 16),
-        (coordinator(256, 64), 0),  # before 0.20: it is not known which drops a block
+        (coordinator(16, 16), 0),  # before 0.20: each group drops one
+        (coordinator(256, 64), 0),
+        (coordinator(16, 16, eagle_group_ids={0, 1}), 16),
         (coordinator(256, 64, eagle_group_ids={0}), 256),
         (coordinator(256, 64, drop_eagle_group_ids=[1], eagle_group_ids={0}), 64),
         (coordinator(256, 64, 128, drop_eagle_group_ids=[1, 2]), 128),

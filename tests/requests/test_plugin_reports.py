@@ -36,6 +36,14 @@ def work(scheduler, requests=1):
         scheduler.end("a")
 
 
+def test_an_engine_that_counts_fewer_than_no_requests_is_idle(plain, made, clock):
+    """As 0.16 does, which counts a streaming session that waits twice."""
+    scheduler = made()
+    scheduler.get_num_unfinished_requests = lambda: len(scheduler.running) or -2
+    work(scheduler)
+    plain.until(lambda: plain.total, (1, 3, 2))
+
+
 def link_of(scheduler):
     return scheduler._specdec_link.report.link
 

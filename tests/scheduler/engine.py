@@ -41,6 +41,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 VERSION = vllm.__version__
+_COUNTED = inspect.signature(Scheduler.make_spec_decoding_stats)  # before anything wraps it
 MODELS = os.environ["LAB_MODELS"]
 K = 3  # draft tokens
 BLOCK = 16  # tokens
@@ -174,17 +175,19 @@ class Engine:
     the first has been computed, as with async scheduling.
     """
 
-    def __init__(self, scheduler, *, clock=None, seconds=0.02, k=K, seed=7):
+    def __init__(self, scheduler, *, clock=None, seconds=0.02, k=K, seed=7, observes=True):
         self.scheduler = scheduler
         self.clock = clock
         self.seconds = seconds
+        self.idle_seconds = EMPTY_ROUND
         self.k = k
         self.random = random.Random(seed)
         self.ahead = int(isinstance(scheduler, AsyncScheduler))
         self.queue = deque()
         self.is_paused = False  # the core's own state, up to 0.18 or so
         self.told = Told()
-        self.observe()
+        if observes:
+            self.observe()
         self.connector_output = None  # of the next step
         self.thread_seconds = 0.0  # CPU time of the last update_from_output
 
@@ -273,7 +276,7 @@ class Engine:
             self.propose(drafted) if new else [] for name, new in zip(names, sampled, strict=True)
         ]
         if self.clock is not None:
-            self.clock.at += self.seconds if names else EMPTY_ROUND
+            self.clock.at += self.seconds if names else self.idle_seconds
         self.told.steps += bool(names)
 
         result = call(
@@ -318,7 +321,7 @@ class Engine:
         own = self.scheduler.make_spec_decoding_stats
 
         def noted(*args, **kwargs):
-            given = inspect.signature(own).bind(*args, **kwargs).arguments
+            given = _COUNTED.bind(self.scheduler, *args, **kwargs).arguments
             name = given["request_id"]
             drafted = given["num_draft_tokens"]
             if given["num_invalid_spec_tokens"]:

@@ -11,6 +11,7 @@ from vllm.v1.kv_cache_interface import SlidingWindowSpec
 from tests.scheduler.engine import (
     RequestStatus,
     group,
+    is_at_least,
     make_request,
     make_scheduler,
 )
@@ -83,4 +84,8 @@ def test_what_is_told_of_a_hits_loss_is_what_vllms_cache_loses(layout, installed
 
     sidecar.until(lambda: sidecar.engine().state, "observing")
     told = sidecar.engine().dropped_block
+    if told is None:
+        assert len(LAYOUTS[layout]) > 1
+        assert not is_at_least(0, 20)
+        return
     assert told == pytest.approx(lost, abs=1)

@@ -8,7 +8,8 @@ STEP = 0.02  # seconds
 def decode(engine, *, requests=4, steps=40):
     """Requests that have all decoded for some steps."""
     for number in range(requests):
-        engine.add(f"r{number}", max_tokens=400)
+        # Steps of one that was aborted may still be computed.
+        engine.add(f"r{number}-{engine.told.steps}", max_tokens=400)
     engine.run(steps)
 
 

@@ -6,6 +6,7 @@ from tests.scheduler.engine import (
     Engine,
     ModelRunnerOutput,
     call,
+    is_at_least,
     make_request,
     make_scheduler,
     pooling_request,
@@ -101,24 +102,6 @@ def test_parameters_that_another_plugin_has_changed_disable_nothing(
     sidecar.until(lambda: sidecar.engine().totals, engine.told.counts.numbers)
 
 
-@pytest.mark.parametrize("when", ["before it runs", "while it runs"])
-def test_a_request_that_lost_its_parameters_is_counted_all_the_same(when, engine, sidecar):
-    """Another plug-in set them to None; vLLM itself hardly looks at them here."""
-    engine = engine()
-    request = engine.add("odd", max_tokens=30)
-    engine.add("ordinary", max_tokens=12)
-    if when == "while it runs":
-        engine.run(5)
-    request.sampling_params = None
-    try:
-        engine.run()
-    except (AttributeError, AssertionError):
-        pytest.skip("this vLLM itself cannot go on")
-    sidecar.until(lambda: len(sidecar.engine().finished), 2)
-    assert sidecar.engine().state == "observing"
-    sidecar.until(lambda: sidecar.engine().totals, engine.told.counts.numbers)
-
-
 NAMES = ["other", "other'", "a" * 100_000, "\ud800", "x\0y", "</script>", "ä" * 300, "1", "{}", '"']
 
 
@@ -146,6 +129,10 @@ def session(engine):
     made = engine()
     if "resumable" not in make_request.__globals__["Request"].__init__.__annotations__:
         pytest.skip("this vLLM has none")
+    # A turn that ends while its next step is computed is counted as waiting twice, or scheduled
+    # as running: 0.16, 0.20.2 and 0.27.1 do, 0.32 does not.
+    if made.ahead and not is_at_least(0, 32):
+        pytest.skip("this vLLM's own sessions break with async scheduling")
 
     def turn(temperature, *, final=False, max_tokens=9):
         parameters = sampling(temperature=temperature, max_tokens=max_tokens)
@@ -201,8 +188,6 @@ def test_a_version_of_any_kind_disables_nothing(version, installed, sidecar, clo
     sidecar.until(lambda: len(sidecar.engine().finished), 1)
     told = sidecar.engine().vllm
     assert told is None or len(told) <= 64
-    if version == b"0.32.0":
-        assert told == "0.32.0"
 
 
 def test_vllms_own_exceptions_pass_and_change_nothing(engine, sidecar):

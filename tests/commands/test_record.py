@@ -32,7 +32,7 @@ async def covered(folder, requests):
             ended = [
                 line["at"]
                 for line in lines_of(folder, "plugin")
-                for _ in line.get("part", {}).get("finished", ())
+                for _ in line.get("report", {}).get("finished", ())
             ]
             polled = [line["start"] for line in lines_of(folder, "scrapes")]
             if len(ended) == requests and sum(at > max(ended, default=0.0) for at in polled) >= 2:

@@ -12,6 +12,8 @@ _IN_ORDER: Final = [rule for place in Place for rule in RULES if rule.place is p
 
 CODES: Final = tuple(dict.fromkeys(rule.kind.code for rule in _IN_ORDER))
 """The label values of ``specdec_finding``."""
+OF_REQUESTS: Final = frozenset(rule.kind.code for rule in RULES if rule.of_requests)
+"""Those that are unknown where finished requests are."""
 COUNTS: Final = tuple(count for rule in RULES for count in rule.counts)
 """What the rules need of finished requests."""
 

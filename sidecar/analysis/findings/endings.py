@@ -97,6 +97,6 @@ def _ending_badly(kind: type[EndsBadly], situation: Situation) -> Iterator[EndsB
 
 
 RULES: Final = (
-    FindingRule(kind=Looping, gate=looping, place=Place.OUTPUT),
-    FindingRule(kind=EmptyReplies, gate=empty_replies, place=Place.OUTPUT),
+    FindingRule(kind=Looping, gate=looping, place=Place.OUTPUT, of_requests=True),
+    FindingRule(kind=EmptyReplies, gate=empty_replies, place=Place.OUTPUT, of_requests=True),
 )

@@ -188,6 +188,6 @@ def _with_enough_requests(
 
 
 GREEDY_DRAFTING: Final = FindingRule(
-    kind=GreedyDrafting, gate=greedy_drafting, place=Place.DRAFTING
+    kind=GreedyDrafting, gate=greedy_drafting, place=Place.DRAFTING, of_requests=True
 )
 RULES: Final = (GREEDY_DRAFTING,)

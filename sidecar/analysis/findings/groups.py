@@ -181,12 +181,17 @@ def forbidden_drafts(situation: Situation) -> Iterator[ForbiddenDrafts]:
 _SAME_REQUESTS: Final = (ONE_ENGINE,)
 RULES: Final = (
     FindingRule(
-        kind=StructuredOutput, gate=structured_output, place=Place.PART, unless=_SAME_REQUESTS
+        kind=StructuredOutput,
+        gate=structured_output,
+        place=Place.PART,
+        of_requests=True,
+        unless=_SAME_REQUESTS,
     ),
     FindingRule(
         kind=ForbiddenDrafts,
         gate=forbidden_drafts,
         place=Place.PART,
+        of_requests=True,
         unless=_SAME_REQUESTS,
         counts=(UNDRAFTED_TOKENS,),
     ),
@@ -194,9 +199,18 @@ RULES: Final = (
         kind=Sampling,
         gate=sampling,
         place=Place.PART,
+        of_requests=True,
         # draft sampling and filters both explain hot requests
         unless=(*_SAME_REQUESTS, GREEDY_DRAFTING),
     ),
-    FindingRule(kind=Adapter, gate=adapter, place=Place.PART, unless=_SAME_REQUESTS),
-    FindingRule(kind=LongPrompts, gate=long_prompts, place=Place.PART, unless=_SAME_REQUESTS),
+    FindingRule(
+        kind=Adapter, gate=adapter, place=Place.PART, of_requests=True, unless=_SAME_REQUESTS
+    ),
+    FindingRule(
+        kind=LongPrompts,
+        gate=long_prompts,
+        place=Place.PART,
+        of_requests=True,
+        unless=_SAME_REQUESTS,
+    ),
 )

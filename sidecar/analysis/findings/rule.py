@@ -40,7 +40,8 @@ class FindingRule:
 
     ``gate`` gives the findings of the kind in a situation, mostly one or none. With a finding of a
     rule in ``unless``, none of this one is told: the other explains the same loss. ``counts`` are
-    what ``Situation.counts`` must have for the gate.
+    what ``Situation.counts`` must have for the gate. ``of_requests``: it follows from finished
+    requests, and is unknown without them.
     """
 
     kind: type[Finding]
@@ -48,3 +49,4 @@ class FindingRule:
     place: Place
     unless: tuple["FindingRule", ...] = ()
     counts: tuple[RequestCount, ...] = ()
+    of_requests: bool = False

@@ -180,8 +180,7 @@ class Traffic:
 
         clients = [asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)]
         try:
-            await asyncio.sleep(_SETTLING * seconds)
-            await self._poller.poll()
+            await self._poll_for(_SETTLING * seconds)
             self._measured.begin(Slot(stage.number, stage.at_once))
             await self._poll_for((1 - _SETTLING) * seconds)
             self._measured.end()

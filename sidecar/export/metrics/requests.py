@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from sidecar.analysis.findings.catalog import CODES
+from sidecar.analysis.findings.catalog import CODES, OF_REQUESTS
 from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
@@ -36,13 +36,14 @@ _HAS_COLLAPSED: Final = _if_judged(lambda judgement: judgement.has_collapsed)
 
 
 def _findings(model: ModelReport) -> ByLabel | None:
-    """Below the gates only those that were found: the others are not known yet."""
+    """Those that were found, and the others where they are known."""
     if model.speed is None:  # a stale poll has none
         return None
     found = {finding.code for finding in advised(model.findings)}
     if model.judgement.judged is None:
         return dict.fromkeys(found, True)
-    return {code: code in found for code in CODES}
+    unknown = OF_REQUESTS if model.endings is None else frozenset[str]()
+    return {code: code in found for code in CODES if code in found or code not in unknown}
 
 
 def _ranks(model: ModelReport) -> ByLabel:
@@ -229,7 +230,7 @@ METRICS: Final = (
         (
             "1 for each finding on why speculation loses or what would make it gain more, 0 for"
             " the others and for facts without a remedy; docs/why.md. The others are absent where"
-            " specdec_model_acceptance_ratio is."
+            " specdec_model_acceptance_ratio is, and those on requests where too few have finished."
         ),
         ["finding"],
         value=_findings,

@@ -204,14 +204,16 @@ class Traffic:
     async def _poll_for(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        pause = 0.0
-        while (left := end - loop.time()) > 0:
-            await asyncio.sleep(min(pause or left, left))
+        while True:
             pause = await self._poller.poll()
             if self._measured.drafted:  # not every page shows it before the first draft
                 raise MeasurementError(
                     f"{self._client.name} speculates: --load needs a vLLM that does not"
                 )
+            left = end - loop.time()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(pause, left))
 
     async def _ask(self, stage: Stage, place: int) -> None:
         # Clients in step with each other would prefill while nobody decodes, and the times would

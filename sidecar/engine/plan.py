@@ -18,7 +18,7 @@ from sidecar.errors import PageTooLarge
 _MOST_ENGINES = 256
 _DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
 # Ids of servers that are read. Each start of vLLM leaves one in a directory that nobody wipes.
-MOST_SERVERS = 16
+MOST_SERVERS = 1024
 MOST_ID_LETTERS = 64
 
 

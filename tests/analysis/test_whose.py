@@ -229,7 +229,7 @@ def test_by_growth_an_engine_core_that_restarts_counts_once_it_has_agreed_and_no
         nameless.poll(snap(drafts=200 + 10 * number))
         seen.append(shown(nameless))
 
-    assert 10 <= seen.count(None) <= 15
+    assert 10 <= seen.count(None) <= 20
     assert seen[-1] == 500
 
 
@@ -312,12 +312,12 @@ def test_a_life_older_than_vllm_s_counters_without_an_id_is_shown_once_its_growt
     own = PluginEnd(server, started=1.0).serve(drafts=5000)
     served(server, own, polls=0)
     seen = []
-    for _ in range(20):
+    for _ in range(30):
         own.serve(drafts=10).tick()
         server.poll(snap(drafts=own.total.drafts - 5000))
         seen.append(shown(server))
-    assert 10 <= seen.count(None) <= 17
-    assert seen[-1] == 5200
+    assert 10 <= seen.count(None) <= 29
+    assert seen[-1] == 5300
     assert engine(server).coverage == pytest.approx(1.0, abs=0.02)
 
 
@@ -354,8 +354,52 @@ def test_without_an_id_on_either_side_a_life_counts_once_100_drafts_have_agreed(
         server.poll(own.counted())
         seen.append(shown(server))
     assert seen[8] is None, "fewer than 100"
-    assert seen[13] == 140
+    assert seen[19] == 200
     assert engine(server).coverage == 1.0
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.7, 1.4, 2.0])
+def test_without_an_id_a_neighbour_at_another_rate_never_counts(nameless, factor):
+    """Within the slack of a few polls it agrees."""
+    neighbour = PluginEnd(nameless)
+    for number in range(1, 200):
+        neighbour.serve(drafts=round(20 * factor)).tick()
+        nameless.poll(snap(drafts=20 * number))
+        assert shown(nameless) is None, number
+
+
+def test_a_few_drafts_that_are_just_vllm_s_count_confirm_nobody(nameless):
+    """Any vLLM may have drafted three times."""
+    neighbour = PluginEnd(nameless)
+    neighbour.serve(drafts=3).tick()
+    for _ in range(60):
+        nameless.poll(snap(drafts=3))
+        assert shown(nameless) is None
+
+
+def test_what_a_copied_id_told_while_it_was_alone_leaves_the_sum_with_it(server):
+    copied = PluginEnd(server, 1)
+    copied.serve(90, drafts=1000).tick()
+    server.poll(snap(drafts=0))
+    own = PluginEnd(server, 2)
+    served(server, own, polls=5)
+    assert server.model().no_split == SEVERAL
+
+    copied.close()
+    served(server, own, polls=20)
+    assert (shown(server), engine(server).coverage) == (250, 1.0)
+    assert server.temperature("0.7-1").tally.drafts == 0
+
+
+def test_the_plug_in_of_a_plain_engine_that_counts_otherwise_does_not_make_it_speculate():
+    server = Server(server=None)
+    server.poll(plain(0))
+    neighbour = PluginEnd(server, speculation=OTHER_WAY)
+    for number in range(1, 120):
+        neighbour.generate(7).tick()
+        server.poll(plain(100 * number))
+    assert server.model().no_split.code is NoSplitReason.COUNTS_OTHERWISE
+    assert server.state.plugin.view.speculating == frozenset()
 
 
 def test_where_nothing_is_drafted_as_many_tokens_tell():

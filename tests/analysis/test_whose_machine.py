@@ -8,6 +8,7 @@ More of it: ``python -m tests.analysis.test_whose_machine 2000``.
 
 import itertools
 import sys
+from operator import le, sub
 
 import pytest
 from hypothesis import assume, settings
@@ -26,6 +27,7 @@ from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import HelloState, Speculation
 from sidecar.requests.tally import NO_REQUESTS, tally_of
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
+from tests.cells import DEPTH
 
 OTHER_WAY = Speculation("mtp", 5)
 TEMPERATURES = {"0": 0, "0.3-0.5": 40, "1+": 150}
@@ -39,30 +41,60 @@ polls = st.sampled_from([(), (1.0,), (1.0,), (1.0, 1.0), (40.0, 40.0)])
 _numbers = itertools.count(1)
 
 
+def flat(tally):
+    """A tally's numbers in a row of one length."""
+    positions = [*tally.drafted_at, *[0] * DEPTH][:DEPTH] + [*tally.accepted_at, *[0] * DEPTH][
+        :DEPTH
+    ]
+    return (
+        *tally.by_outcome.values(),
+        tally.drafts,
+        tally.draft_tokens,
+        tally.accepted_tokens,
+        *positions,
+    )
+
+
+NOTHING = flat(NO_REQUESTS)
+
+
+def is_sum_of(total, lives):
+    """Whether the total is one cut of each life, summed: most often the latest."""
+    if not lives:
+        return not any(total)
+    *others, life = lives
+    return any(
+        is_sum_of(tuple(map(sub, total, cut)), others)
+        for cut in reversed(life)
+        if all(map(le, cut, total))
+    )
+
+
 class Engine:
     """A scheduler with the plug-in.
 
-    ``possible`` are by temperature all sums that its cuts have ever had.
+    ``lives`` are its own in this process of vLLM: by temperature, all that its cuts have ever had.
     """
 
     def __init__(self, server, name):
         self.server, self.name = server, name
-        # Of the engine's lives in this process of vLLM.
-        self.before = {label: {NO_REQUESTS} for label in TEMPERATURES}
+        self.lives = []
         self.counted = 0  # drafts by vLLM's counters, likewise
         self.restart()
 
     def restart(self):
         self.plugin = PluginEnd(self.server, next(_numbers), engine=int(self.name))
         self.is_connected = True
-        self.possible = {label: set(sums) for label, sums in self.before.items()}
+        self.lives.append({label: [NOTHING] for label in TEMPERATURES})
 
     def report(self, *requests):
         if self.is_connected:
             self.plugin.tick(finished=requests)
             for label, temperature in TEMPERATURES.items():
-                cut = told_at(self.plugin, temperature)
-                self.possible[label] |= {sums + cut for sums in self.before[label]}
+                cuts = self.lives[-1][label]
+                cut = flat(told_at(self.plugin, temperature))
+                if cut != cuts[-1]:
+                    cuts.append(cut)
 
     def leave(self):
         self.plugin.close()
@@ -165,7 +197,6 @@ class Whose(RuleBasedStateMachine):
         """vLLM's counters of it go on, as a data-parallel supervisor has it."""
         engine = self.engines[name]
         engine.plugin.close()
-        engine.before = engine.possible
         engine.restart()
         self.has_restarted = True
         self.pass_time(then)
@@ -294,11 +325,12 @@ class Whose(RuleBasedStateMachine):
 
     def _check(self):
         for shown in self.server.model().temperatures:
-            possible = [engine.possible for engine in self.engines.values()]
-            first, second = (sums.get(shown.temperature, {NO_REQUESTS}) for sums in possible)
-            assert shown.tally in {left + right for left in first for right in second}, (
-                shown.temperature
-            )
+            lives = [
+                life.get(shown.temperature, [NOTHING])
+                for engine in self.engines.values()
+                for life in engine.lives
+            ]
+            assert is_sum_of(flat(shown.tally), lives), shown.temperature
             assert shown.acceptances.count <= self.finished.get(shown.temperature, 0)
             assert shown.window.drafts <= self.drafted.get(shown.temperature, 0)
             before = self.exported.get(shown.temperature, NO_REQUESTS)

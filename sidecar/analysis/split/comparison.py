@@ -52,10 +52,6 @@ class Comparison:
             most={name: most - counted.get(name, 0) for name, most in self.most.items()},
         )
 
-    def beside_all(self) -> "Comparison":
-        """The same total beside all that vLLM may have counted."""
-        return Comparison(self.total, self.most, self.most)
-
     @property
     def deciding(self) -> "Comparison":
         """The same in the numbers that decide: those of drafts, if anything was drafted."""
@@ -83,14 +79,17 @@ class Comparison:
             for name, number in own.total.items()
         )
 
+    def is_known_to(self, part: float) -> bool:
+        """Whether vLLM's count is known to this ``part`` of each deciding number that was told."""
+        own = self.deciding
+        return all(
+            own.most[name] - own.least[name] <= part * number for name, number in own.total.items()
+        )
+
     def is_exact(self, tolerance: float) -> bool:
         """Whether it agrees, and vLLM's count is known as well as the tolerance asks for."""
-        own = self.deciding
-        is_sharp = all(
-            own.most[name] - own.least[name] <= tolerance * number
-            for name, number in own.total.items()
-        )
-        return any(own.total.values()) and is_sharp and not self.is_outside(tolerance)
+        has_told = any(self.deciding.total.values())
+        return has_told and self.is_known_to(tolerance) and not self.is_outside(tolerance)
 
     @property
     def ratio(self) -> float | None:

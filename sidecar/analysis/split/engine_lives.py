@@ -79,7 +79,7 @@ class EngineLives:
             said=self._said(),
             senders=len(self.connected),
             no_split=no_split,
-            tables=shown.tables if shown is not None else None,
+            has_part=shown is not None,
             coverage=coverage,
             report_age=self._report_age(at),
             heartbeat=self._heartbeat(),

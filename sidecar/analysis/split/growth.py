@@ -15,6 +15,9 @@ from sidecar.analysis.split.standing import Event
 _SPAN: Final = 300.0  # seconds over which growth is compared, at most, for a life that counts
 _MARK_EVERY: Final = 60.0
 ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM counted in a growth
+# How well vLLM's growth must be known to tell its own life from another's: within the slack at both
+# ends, a neighbour's at half or twice the rate agrees for a while as well.
+_SHARP: Final = 0.25
 # Seconds for which the growth may be outside, and after which the next report is overdue.
 PATIENCE: Final = 30.0
 
@@ -51,6 +54,8 @@ class Growth:
         """``start`` is what vLLM had counted before the life began; None: unknown."""
         self.now: Comparison | None = None  # the latest cut beside vLLM's counters
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
+        # Whether growth that agreed is known well enough to tell one vLLM from another.
+        self.is_sharp = False
 
         self._start = start
         self._marks: deque[_Mark] = deque()  # the oldest first
@@ -98,7 +103,9 @@ class Growth:
 
         self._close_last(told.counted)
         self._note_start(told)
-        event = self._find(settled, told.at, tolerance) if settled is not None else None
+        event = None
+        if settled is not None:
+            event = self._find(settled, told.at, tolerance, is_new=is_new)
         if is_new:
             self._note_mark(told.at, now)
         self._drop_marks(told.at, now, is_bounded=told.counts)
@@ -145,15 +152,18 @@ class Growth:
             return None
         return replace(before, most={name: counted[name] for name in before.total})
 
-    def _find(self, cut: Comparison, at: float, tolerance: float) -> Event | None:
+    def _find(self, cut: Comparison, at: float, tolerance: float, *, is_new: bool) -> Event | None:
         if not self._marks:
             return None
 
         growth = cut.since(self._marks[0].cut)
         if not growth.is_outside(tolerance):
+            was_off = self._off_since is not None
             self._off_since = None
-            is_known = self._marks[0].is_known
-            return Event.AGREED if is_known and growth.counted >= ENOUGH else None
+            self.is_sharp = growth.is_known_to(_SHARP)
+            if self._marks[0].is_known and growth.counted >= ENOUGH:
+                return Event.AGREED
+            return Event.CAUGHT_UP if is_new and was_off else None
 
         if self._off_since is None:
             self._off_since = at

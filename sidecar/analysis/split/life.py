@@ -19,7 +19,7 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import CellKey, Ending, Table
+from sidecar.requests.tables import CellKey, Ending
 from sidecar.requests.tally import NO_REQUESTS, Numbers, Tally, tally_of
 
 Cells = Mapping[CellKey, Numbers]
@@ -86,7 +86,9 @@ class Life:
         self.from_start = from_start
         self.connections: set[int] = set()
         self.heard_after = 0  # polls that had ended when it last said hello
-        self.is_alone = True  # whether no other was connected as its engine at the same time
+        # Another was connected as its engine at the same time.
+        self.was_one_of_several = False
+        self.has_agreed = False  # its growth has confirmed it
         self.has_counted = False  # its numbers have been part of the split
 
         self.reports = 0
@@ -149,11 +151,6 @@ class Life:
         """Whether no number ever fell."""
         return not self._has_fallen
 
-    @property
-    def tables(self) -> frozenset[Table]:
-        """The tables that its plug-in sends."""
-        return frozenset(Table)
-
     # What it takes
 
     @property
@@ -199,6 +196,7 @@ class Life:
             return
         if self.standing is Standing.ELSEWHERE:
             self.confirmed = None
+            self.has_counted &= event is not Event.REPLACED
             self.rest()
         elif before is Standing.ELSEWHERE or event is Event.RESTARTED:
             self._begin_again()
@@ -218,7 +216,7 @@ class Life:
             self.forget_start()
 
     def forget_arriving(self) -> None:
-        """Drops a report that is not whole: a new connection sends all rows again."""
+        """Drops what arrives, since a new connection sends all rows again."""
         self._arriving.clear()
         self._arriving_size = 0
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from sidecar.analysis.split.comparison import Compared, Comparison, Totals, sum_of
 from sidecar.analysis.split.engine_lives import EngineLives
-from sidecar.analysis.split.growth import Growth, Told
+from sidecar.analysis.split.growth import ENOUGH, Growth, Told
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import (
     NoSplit,
@@ -19,7 +19,7 @@ from sidecar.analysis.split.plugin_state import (
     PluginState,
     plugin_state,
 )
-from sidecar.analysis.split.standing import Event, Standing
+from sidecar.analysis.split.standing import UNTRUE, Event, Standing
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
 from sidecar.engine.identity import EngineKey
@@ -50,7 +50,6 @@ _COUNTERS: Final = {
     names.Counter.GENERATION_TOKENS: Compared.GENERATION_TOKENS,
 }
 _NOTHING: Final[Totals] = dict.fromkeys(Compared, 0)
-_UNTRUE: Final = (Standing.DIFFERS, Standing.BROKEN)
 
 
 class Lives:
@@ -133,7 +132,7 @@ class Lives:
         alike = [one for one in self._connected.values() if one.key == life.key]
         if len(alike) > 1:
             for one in alike:
-                one.is_alone = False
+                one.was_one_of_several = True
 
     def _begin(self, hello: Hello) -> Life:
         """A life that is new to this sidecar."""
@@ -292,8 +291,8 @@ class Lives:
         for key in said:
             engine = self._engine(key)
             for life in engine.lives:
-                life.is_alone |= life is engine.current
-                if life.is_alone and self._is_ours(life):
+                is_alone = life is engine.current or not life.was_one_of_several
+                if is_alone and self._is_ours(life):
                     life.follow(Event.IS_OURS)
 
     def _is_ours(self, life: Life) -> bool | None:
@@ -397,12 +396,17 @@ class Lives:
                 counts=life.standing is Standing.COUNTS,
             )
             event = life.growth.take(told, tolerance)
-            if engine.has_several and life.standing is Standing.WAITS:
+            waits = life.standing is Standing.WAITS
+            if engine.has_several and waits:
                 life.growth.begin_again()
+            elif event is Event.AGREED and waits and not life.growth.is_sharp:
+                continue
             elif event is not None:
+                life.has_agreed |= event is Event.AGREED
                 life.follow(event)
 
         self._find_exact(engine, tolerance)
+        self._drop_replaced(engine, tolerance)
         self._note_younger(engine, is_anew=is_anew)
 
     def _find_exact(self, engine: EngineLives, tolerance: float) -> None:
@@ -422,9 +426,28 @@ class Lives:
             others = sum_of(total for start, total in told.items() if start != life.hello.start)
             now = current.growth.now
             rest = Comparison(life.latest.totals, now.least, now.most).less(others)
-            if rest.is_exact(tolerance):
+            # of a few requests, any vLLM may have told just as many
+            is_enough = life is not current or rest.counted >= ENOUGH
+            if is_enough and rest.is_exact(tolerance):
                 life.follow(Event.AGREED)
                 life.growth.begin_again()
+
+    def _drop_replaced(self, engine: EngineLives, tolerance: float) -> None:
+        """Drops lives that left in doubt once another is there: nobody will tell any more.
+
+        One of several may have counted by a copied id for as long as it was alone. If all of them
+        together told more than vLLM has counted, one of them did.
+        """
+        current = engine.current
+        if current is None or not current.connections:
+            return
+
+        whole = self._whole(engine)
+        is_too_much = whole is not None and whole.is_above(tolerance)
+        for life in engine.lives:
+            is_in_doubt = is_too_much and life.was_one_of_several and not life.has_agreed
+            if not life.connections and (is_in_doubt or life.standing in UNTRUE):
+                life.follow(Event.REPLACED)
 
     def _let_count(self, engine: EngineLives) -> None:
         """The latest cut of each life that counts is part of the split, unless several claim it."""
@@ -477,8 +500,13 @@ class Lives:
         return Comparison(total, now.least, now.most).less(counted)
 
     def _coverage(self, engine: EngineLives) -> float | None:
-        """What the engine's lives have told ÷ vLLM's counters; 0 if nobody knows whose it is."""
+        """What the engine's lives have told ÷ vLLM's counters; 0 if nothing of it is in the split.
+
+        None if nobody has told anything.
+        """
         if engine.has_several:
+            return 0.0
+        if engine.lives and engine.key in self._out_of_reach:
             return 0.0
         whole = self._whole(engine)
         if whole is None:
@@ -499,7 +527,6 @@ class Lives:
                 CountedLife(
                     start=life.hello.start,
                     key=life.key,
-                    tables=life.tables,
                     began=life.hello.started if life.from_start else None,
                     first=life.first,
                     cut=life.confirmed,
@@ -514,7 +541,7 @@ class Lives:
         for life in self._lives.values():
             if self._is_elsewhere(life) or life.key in self._out_of_reach:
                 self._dropped[OTHER_ENGINE] += life.abandon_requests()
-            elif life.standing in _UNTRUE or self._engine(life.key).has_several:
+            elif life.standing in UNTRUE or self._engine(life.key).has_several:
                 self._dropped[UNCONFIRMED] += life.abandon_requests()
             elif life.confirmed is not None and life.latest is life.confirmed:
                 early, recent = life.take_finished()

@@ -22,6 +22,10 @@ class Standing(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
+UNTRUE: Final = (Standing.DIFFERS, Standing.BROKEN)
+"""Whose numbers are known to be wrong."""
+
+
 class Event(StrEnum):
     """What a good poll, or a hello, says of a life."""
 
@@ -29,18 +33,24 @@ class Event(StrEnum):
     IS_OURS = "is_ours"  # its server is on the page, and it alone is connected as its engine
     IS_ANOTHERS = "is_anothers"  # it is not, or that of another life of the same engine is
     # By the growth of its totals beside that of vLLM's counters (``growth.py``):
-    AGREED = "agreed"
+    AGREED = "agreed"  # in enough of it
+    CAUGHT_UP = "caught_up"  # with its latest report, it is not outside
     STRAYED = "strayed"
     FELL_SILENT = "fell_silent"
     # By the life itself:
     CONTRADICTED = "contradicted"
     RETURNED = "returned"  # it says hello again, or its server is on the page again
+    REPLACED = "replaced"  # it left while nobody knew whether it was right, and another came
     # Where no id tells, by vLLM's restart:
     RESTARTED = "restarted"  # it is connected, so it may be the new one's
     ENDED = "ended"  # it is not
 
 
-_GONE: Final = {Event.IS_ANOTHERS: Standing.ELSEWHERE, Event.ENDED: Standing.ELSEWHERE}
+_GONE: Final = {
+    Event.IS_ANOTHERS: Standing.ELSEWHERE,
+    Event.ENDED: Standing.ELSEWHERE,
+    Event.REPLACED: Standing.ELSEWHERE,
+}
 _NEXT: Final[Mapping[Standing, Mapping[Event, Standing]]] = {
     Standing.WAITS: {
         **_GONE,
@@ -59,6 +69,7 @@ _NEXT: Final[Mapping[Standing, Mapping[Event, Standing]]] = {
     Standing.SILENT: {
         **_GONE,
         Event.AGREED: Standing.COUNTS,
+        Event.CAUGHT_UP: Standing.COUNTS,
         Event.STRAYED: Standing.DIFFERS,
         Event.CONTRADICTED: Standing.BROKEN,
         Event.RESTARTED: Standing.WAITS,

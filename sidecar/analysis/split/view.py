@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import Configuration, FinishedRequest, Hello, Speculation, StepTally
-from sidecar.requests.tables import Table
+
+_UNTRUE: Final = (NoSplitReason.COUNTS_OTHERWISE, NoSplitReason.CONTRADICTS_ITSELF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,6 @@ class CountedLife:
 
     start: str
     key: EngineKey
-    tables: frozenset[Table]
     began: float | None
     first: Cut
     cut: Cut
@@ -55,12 +56,16 @@ class EngineView:
     senders: int = 0  # plug-ins that are connected as this engine; more than one is a fault
     # why there is no split; None also where no plug-in is needed for one
     no_split: NoSplit | None = None
-    # those of its split, also if all are 0; None: it has no part in the split
-    tables: frozenset[Table] | None = None
+    has_part: bool = False  # in the split, also if all of it is 0
     # draft tokens, or generated tokens where there are none: the plug-in's ÷ vLLM's; 0 if unusable
     coverage: float | None = None
     report_age: float | None = None  # of the newest whole report, in seconds
     heartbeat: int | None = None  # engine steps as of that report
+
+    @property
+    def is_untrue(self) -> bool:
+        """Whether what its plug-in says is known to be wrong, as that of another vLLM."""
+        return self.no_split is not None and self.no_split.code in _UNTRUE
 
     @property
     def speculation(self) -> Speculation | None:
@@ -97,7 +102,9 @@ class LivesView:
     def speculating(self) -> frozenset[EngineKey]:
         """The engines of which a plug-in says that they speculate."""
         return frozenset(
-            key for key, view in self.engines.items() if view.said and view.said.speculation
+            key
+            for key, view in self.engines.items()
+            if view.said and view.said.speculation and not view.is_untrue
         )
 
     def lives_of(self, model_name: str) -> tuple[CountedLife, ...]:
@@ -110,19 +117,6 @@ class LivesView:
         for view in engines:
             if view.no_split is not None:
                 return view.no_split
-        if self.lives_of(model_name) or any(view.tables is not None for view in engines):
+        if self.lives_of(model_name) or any(view.has_part for view in engines):
             return None
         return NoSplit(NoSplitReason.NOT_CONNECTED)
-
-    def tables(self, model_name: str) -> frozenset[Table]:
-        """The tables that every one of the model's plug-ins sends.
-
-        The sum of another one would lack a part.
-        """
-        known = [life.tables for life in self.lives_of(model_name)]
-        known += [
-            view.tables
-            for key, view in self.engines.items()
-            if key.model_name == model_name and view.tables is not None
-        ]
-        return frozenset(Table).intersection(*known) if known else frozenset()

@@ -13,10 +13,11 @@ from prometheus_client import ProcessCollector, generate_latest
 
 from scripts.metrics_reference import metrics_reference
 from sidecar.analysis.advice import Direction, TokensAdvice
+from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment, HealthReport
-from sidecar.analysis.findings.catalog import CODES
+from sidecar.analysis.findings.catalog import CODES, OF_REQUESTS
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.series import (
@@ -336,8 +337,15 @@ def test_acceptance_is_absent_below_the_gates():
 
 def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll_is_stale():
     """A 0 would say that nothing is wrong, which nobody knows then."""
-    found = values(reports.report(reports.model(findings=(reports.STRUCTURED,))), "specdec_finding")
+    ended = EndingsReport(requests=100, shares={})
+    known = reports.model(findings=(reports.STRUCTURED,), endings=ended)
+    found = values(reports.report(known), "specdec_finding")
     assert found == {("demo", code): code == "structured_output" for code in CODES}
+
+    without_requests = reports.model(findings=(reports.STRUCTURED,), endings=None)
+    found = values(reports.report(without_requests), "specdec_finding")
+    unknown = OF_REQUESTS - {"structured_output"}
+    assert set(found) == {("demo", code) for code in CODES if code not in unknown}
     assert values(reports.report(reports.model(speed=None)), "specdec_finding") == {}
 
 

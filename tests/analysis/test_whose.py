@@ -229,7 +229,7 @@ def test_by_growth_an_engine_core_that_restarts_counts_once_it_has_agreed_and_no
         nameless.poll(snap(drafts=200 + 10 * number))
         seen.append(shown(nameless))
 
-    assert 10 <= seen.count(None) <= 20
+    assert 10 <= seen.count(None) <= 16
     assert seen[-1] == 500
 
 
@@ -316,7 +316,7 @@ def test_a_life_older_than_vllm_s_counters_without_an_id_is_shown_once_its_growt
         own.serve(drafts=10).tick()
         server.poll(snap(drafts=own.total.drafts - 5000))
         seen.append(shown(server))
-    assert 10 <= seen.count(None) <= 29
+    assert 10 <= seen.count(None) <= 18
     assert seen[-1] == 5300
     assert engine(server).coverage == pytest.approx(1.0, abs=0.02)
 
@@ -354,11 +354,11 @@ def test_without_an_id_on_either_side_a_life_counts_once_100_drafts_have_agreed(
         server.poll(own.counted())
         seen.append(shown(server))
     assert seen[8] is None, "fewer than 100"
-    assert seen[19] == 200
+    assert seen[13] == 140
     assert engine(server).coverage == 1.0
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.7, 1.4, 2.0])
+@pytest.mark.parametrize("factor", [0.5, 0.6, 1.6, 2.0])
 def test_without_an_id_a_neighbour_at_another_rate_never_counts(nameless, factor):
     """Within the slack of a few polls it agrees."""
     neighbour = PluginEnd(nameless)

@@ -307,13 +307,17 @@ def test_the_ids_of_a_page_s_servers_are_those_that_our_plug_in_put_there():
 
 @pytest.mark.parametrize(
     ("ids", "unread"),
-    [([f"{number:02}" for number in range(20)], 4), (["", "a"], 1), (["a" * 65, "a"], 1)],
+    [
+        ([f"{number:04}" for number in range(MOST_SERVERS + 4)], 4),
+        (["", "a"], 1),
+        (["a" * 65, "a"], 1),
+    ],
     ids=["too many", "empty", "too long"],
 )
 def test_ids_that_are_not_read_are_counted(ids, unread):
     shown = page(RUNNING, *map(server, ids))
 
-    assert shown.servers == set(sorted(one for one in ids if 0 < len(one) < 65)[:16])
+    assert shown.servers == set(sorted(one for one in ids if 0 < len(one) < 65)[:MOST_SERVERS])
     assert shown.malformed == unread
 
 

@@ -79,17 +79,23 @@ class Comparison:
             for name, number in own.total.items()
         )
 
-    def is_known_to(self, part: float) -> bool:
-        """Whether vLLM's count is known to this ``part`` of each deciding number that was told."""
+    def is_near_middle(self, part: float) -> bool:
+        """Whether each deciding number is within this ``part`` of the middle of vLLM's."""
         own = self.deciding
+        middles = {name: (own.least[name] + own.most[name]) / 2 for name in own.total}
         return all(
-            own.most[name] - own.least[name] <= part * number for name, number in own.total.items()
+            abs(number - middles[name]) <= part * middles[name]
+            for name, number in own.total.items()
         )
 
     def is_exact(self, tolerance: float) -> bool:
         """Whether it agrees, and vLLM's count is known as well as the tolerance asks for."""
-        has_told = any(self.deciding.total.values())
-        return has_told and self.is_known_to(tolerance) and not self.is_outside(tolerance)
+        own = self.deciding
+        is_sharp = all(
+            own.most[name] - own.least[name] <= tolerance * number
+            for name, number in own.total.items()
+        )
+        return any(own.total.values()) and is_sharp and not self.is_outside(tolerance)
 
     @property
     def ratio(self) -> float | None:

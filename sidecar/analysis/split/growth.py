@@ -15,9 +15,9 @@ from sidecar.analysis.split.standing import Event
 _SPAN: Final = 300.0  # seconds over which growth is compared, at most, for a life that counts
 _MARK_EVERY: Final = 60.0
 ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM counted in a growth
-# How well vLLM's growth must be known to tell its own life from another's: within the slack at both
-# ends, a neighbour's at half or twice the rate agrees for a while as well.
-_SHARP: Final = 0.25
+# How far growth that confirms a life may be from the middle of what vLLM may have counted. Within
+# the slack at both ends, a neighbour's at half or twice the rate agrees for a while as well.
+_NEAR: Final = 0.25
 # Seconds for which the growth may be outside, and after which the next report is overdue.
 PATIENCE: Final = 30.0
 
@@ -54,8 +54,8 @@ class Growth:
         """``start`` is what vLLM had counted before the life began; None: unknown."""
         self.now: Comparison | None = None  # the latest cut beside vLLM's counters
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
-        # Whether growth that agreed is known well enough to tell one vLLM from another.
-        self.is_sharp = False
+        # Whether growth that agreed is near enough to vLLM's to tell it from a neighbour's.
+        self.is_near = False
 
         self._start = start
         self._marks: deque[_Mark] = deque()  # the oldest first
@@ -160,7 +160,7 @@ class Growth:
         if not growth.is_outside(tolerance):
             was_off = self._off_since is not None
             self._off_since = None
-            self.is_sharp = growth.is_known_to(_SHARP)
+            self.is_near = growth.is_near_middle(_NEAR)
             if self._marks[0].is_known and growth.counted >= ENOUGH:
                 return Event.AGREED
             return Event.CAUGHT_UP if is_new and was_off else None

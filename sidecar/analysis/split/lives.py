@@ -399,7 +399,7 @@ class Lives:
             waits = life.standing is Standing.WAITS
             if engine.has_several and waits:
                 life.growth.begin_again()
-            elif event is Event.AGREED and waits and not life.growth.is_sharp:
+            elif event is Event.AGREED and waits and not life.growth.is_near:
                 continue
             elif event is not None:
                 life.has_agreed |= event is Event.AGREED

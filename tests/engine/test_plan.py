@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sidecar.engine import plan
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import NoVllmMetrics, PageError, PageTooLarge
@@ -317,7 +318,9 @@ def test_the_ids_of_a_page_s_servers_are_those_that_our_plug_in_put_there():
 def test_ids_that_are_not_read_are_counted(ids, unread):
     shown = page(RUNNING, *map(server, ids))
 
-    assert shown.servers == set(sorted(one for one in ids if 0 < len(one) < 65)[:MOST_SERVERS])
+    assert shown.servers == set(
+        sorted(one for one in ids if 0 < len(one) < 65)[: plan.MOST_SERVERS]
+    )
     assert shown.malformed == unread
 
 

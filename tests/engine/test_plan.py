@@ -309,7 +309,7 @@ def test_the_ids_of_a_page_s_servers_are_those_that_our_plug_in_put_there():
 @pytest.mark.parametrize(
     ("ids", "unread"),
     [
-        ([f"{number:04}" for number in range(MOST_SERVERS + 4)], 4),
+        ([f"{number:04}" for number in range(plan.MOST_SERVERS + 4)], 4),
         (["", "a"], 1),
         (["a" * 65, "a"], 1),
     ],

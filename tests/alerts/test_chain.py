@@ -21,6 +21,7 @@ TRAFFIC = {"concurrency": 6, "min_tokens": 16, "max_tokens": 64}
 SOURCES = (None, "sidecar")  # a label of what the sidecar sends itself
 
 
+@pytest.mark.slow
 @pytest.mark.servers
 async def test_hot_traffic_pages_through_prometheus_and_by_direct_push(
     http, served, tmp_path, socket_path

@@ -28,7 +28,7 @@ def passes(directory, scene, rules=None, **scraped):
 
 
 def quickest(scenes):
-    """The scene of each alert that is the least work; promtool takes a second and more for one."""
+    """The name of each alert's quickest scene: promtool needs a second or more for each."""
     by_work = sorted(scenes, key=lambda one: one.end * len(one.pods), reverse=True)
     return {scene.alert: scene.name for scene in by_work if not scene.takes_long}
 

@@ -43,16 +43,14 @@ _numbers = itertools.count(1)
 
 def flat(tally):
     """A tally's numbers in a row of one length."""
-    positions = [*tally.drafted_at, *[0] * DEPTH][:DEPTH] + [*tally.accepted_at, *[0] * DEPTH][
-        :DEPTH
-    ]
-    return (
-        *tally.by_outcome.values(),
-        tally.drafts,
-        tally.draft_tokens,
-        tally.accepted_tokens,
-        *positions,
-    )
+    totals = (tally.drafts, tally.draft_tokens, tally.accepted_tokens)
+    positions = map(padded, (tally.drafted_at, tally.accepted_at))
+    return (*tally.by_outcome.values(), *totals, *itertools.chain.from_iterable(positions))
+
+
+def padded(positions):
+    assert len(positions) <= DEPTH
+    return (*positions, *[0] * (DEPTH - len(positions)))
 
 
 NOTHING = flat(NO_REQUESTS)

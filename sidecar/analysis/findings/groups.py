@@ -4,7 +4,7 @@ They are ``long_prompts``, ``structured_output``, ``adapter`` and ``sampling``. 
 less and still gains is a fact, unless another draft could gain more.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import ClassVar, Final
@@ -177,40 +177,29 @@ def forbidden_drafts(situation: Situation) -> Iterator[ForbiddenDrafts]:
     yield ForbiddenDrafts(acceptance=window.rate, cost=cost, is_advice=is_advice)
 
 
-# an engine's requests may be those of a group
-_SAME_REQUESTS: Final = (ONE_ENGINE,)
+def _rule(
+    kind: type[Finding],
+    gate: Callable[[Situation], Iterable[Finding]],
+    *,
+    unless: tuple[FindingRule, ...] = (),
+    counts: tuple[RequestCount, ...] = (),
+) -> FindingRule:
+    """A rule on a group of finished requests, which may all be one engine's."""
+    return FindingRule(
+        kind=kind,
+        gate=gate,
+        place=Place.PART,
+        unless=(ONE_ENGINE, *unless),
+        counts=counts,
+        of_requests=True,
+    )
+
+
 RULES: Final = (
-    FindingRule(
-        kind=StructuredOutput,
-        gate=structured_output,
-        place=Place.PART,
-        of_requests=True,
-        unless=_SAME_REQUESTS,
-    ),
-    FindingRule(
-        kind=ForbiddenDrafts,
-        gate=forbidden_drafts,
-        place=Place.PART,
-        of_requests=True,
-        unless=_SAME_REQUESTS,
-        counts=(UNDRAFTED_TOKENS,),
-    ),
-    FindingRule(
-        kind=Sampling,
-        gate=sampling,
-        place=Place.PART,
-        of_requests=True,
-        # draft sampling and filters both explain hot requests
-        unless=(*_SAME_REQUESTS, GREEDY_DRAFTING),
-    ),
-    FindingRule(
-        kind=Adapter, gate=adapter, place=Place.PART, of_requests=True, unless=_SAME_REQUESTS
-    ),
-    FindingRule(
-        kind=LongPrompts,
-        gate=long_prompts,
-        place=Place.PART,
-        of_requests=True,
-        unless=_SAME_REQUESTS,
-    ),
+    _rule(StructuredOutput, structured_output),
+    _rule(ForbiddenDrafts, forbidden_drafts, counts=(UNDRAFTED_TOKENS,)),
+    # Draft sampling and filters both explain hot requests.
+    _rule(Sampling, sampling, unless=(GREEDY_DRAFTING,)),
+    _rule(Adapter, adapter),
+    _rule(LongPrompts, long_prompts),
 )

@@ -5,7 +5,7 @@ from typing import Final
 
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
-from sidecar.analysis.split.standing import Standing
+from sidecar.analysis.split.standing import UNTRUE, Standing
 from sidecar.analysis.split.view import EngineView
 from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import Hello, HelloState
@@ -77,6 +77,7 @@ class EngineLives:
         return EngineView(
             confirmed=self.owner.hello if self.owner is not None else None,
             said=self._said(),
+            is_untrue=self.current is not None and self.current.standing in UNTRUE,
             senders=len(self.connected),
             no_split=no_split,
             has_part=shown is not None,

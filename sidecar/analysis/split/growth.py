@@ -15,8 +15,8 @@ from sidecar.analysis.split.standing import Event
 _SPAN: Final = 300.0  # seconds over which growth is compared, at most, for a life that counts
 _MARK_EVERY: Final = 60.0
 ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM counted in a growth
-# How far growth that confirms a life may be from the middle of what vLLM may have counted. Within
-# the slack at both ends, a neighbour's at half or twice the rate agrees for a while as well.
+# How far growth that confirms a life may be from the middle of what vLLM may have counted. Without
+# it, the slack at both ends lets a neighbour at half or twice the rate agree for a while.
 _NEAR: Final = 0.25
 # Seconds for which the growth may be outside, and after which the next report is overdue.
 PATIENCE: Final = 30.0
@@ -54,7 +54,7 @@ class Growth:
         """``start`` is what vLLM had counted before the life began; None: unknown."""
         self.now: Comparison | None = None  # the latest cut beside vLLM's counters
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
-        # Whether growth that agreed is near enough to vLLM's to tell it from a neighbour's.
+        # Whether growth that agreed is so near to vLLM's that it is not a neighbour's.
         self.is_near = False
 
         self._start = start

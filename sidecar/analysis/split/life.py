@@ -86,9 +86,8 @@ class Life:
         self.from_start = from_start
         self.connections: set[int] = set()
         self.heard_after = 0  # polls that had ended when it last said hello
-        # Another was connected as its engine at the same time.
-        self.was_one_of_several = False
-        self.has_agreed = False  # its growth has confirmed it
+        self.was_one_of_several = False  # another was connected as its engine at the same time
+        self.has_agreed = False  # its growth has agreed with vLLM's
         self.has_counted = False  # its numbers have been part of the split
 
         self.reports = 0
@@ -216,7 +215,7 @@ class Life:
             self.forget_start()
 
     def forget_arriving(self) -> None:
-        """Drops what arrives, since a new connection sends all rows again."""
+        """Drops a report that is not whole: a new connection sends all rows again."""
         self._arriving.clear()
         self._arriving_size = 0
 

@@ -399,9 +399,10 @@ class Lives:
             waits = life.standing is Standing.WAITS
             if engine.has_several and waits:
                 life.growth.begin_again()
-            elif event is Event.AGREED and waits and not life.growth.is_near:
                 continue
-            elif event is not None:
+
+            may_be_another_s = waits and event is Event.AGREED and not life.growth.is_near
+            if event is not None and not may_be_another_s:
                 life.has_agreed |= event is Event.AGREED
                 life.follow(event)
 
@@ -426,17 +427,17 @@ class Lives:
             others = sum_of(total for start, total in told.items() if start != life.hello.start)
             now = current.growth.now
             rest = Comparison(life.latest.totals, now.least, now.most).less(others)
-            # of a few requests, any vLLM may have told just as many
+            # A neighbour may happen to have drafted just as few times.
             is_enough = life is not current or rest.counted >= ENOUGH
             if is_enough and rest.is_exact(tolerance):
                 life.follow(Event.AGREED)
                 life.growth.begin_again()
 
     def _drop_replaced(self, engine: EngineLives, tolerance: float) -> None:
-        """Drops lives that left in doubt once another is there: nobody will tell any more.
+        """Drops lives that may be wrong and have left, once another one is connected.
 
-        One of several may have counted by a copied id for as long as it was alone. If all of them
-        together told more than vLLM has counted, one of them did.
+        Nothing can tell about them any more. One of several may have copied the engine's id, and
+        counted while it was alone; one did if together they told more than vLLM has counted.
         """
         current = engine.current
         if current is None or not current.connections:
@@ -500,14 +501,14 @@ class Lives:
         return Comparison(total, now.least, now.most).less(counted)
 
     def _coverage(self, engine: EngineLives) -> float | None:
-        """What the engine's lives have told ÷ vLLM's counters; 0 if nothing of it is in the split.
+        """What the engine's lives have told ÷ vLLM's counters; 0 if none of it is in the split.
 
-        None if nobody has told anything.
+        None if they have told nothing.
         """
-        if engine.has_several:
+        is_left_out = bool(engine.lives) and engine.key in self._out_of_reach
+        if engine.has_several or is_left_out:
             return 0.0
-        if engine.lives and engine.key in self._out_of_reach:
-            return 0.0
+
         whole = self._whole(engine)
         if whole is None:
             return None

@@ -33,14 +33,17 @@ class Event(StrEnum):
     IS_OURS = "is_ours"  # its server is on the page, and it alone is connected as its engine
     IS_ANOTHERS = "is_anothers"  # it is not, or that of another life of the same engine is
     # By the growth of its totals beside that of vLLM's counters (``growth.py``):
-    AGREED = "agreed"  # in enough of it
-    CAUGHT_UP = "caught_up"  # with its latest report, it is not outside
+    AGREED = "agreed"  # over enough drafts to tell
+    CAUGHT_UP = "caught_up"  # its latest report has what was missing
     STRAYED = "strayed"
     FELL_SILENT = "fell_silent"
     # By the life itself:
     CONTRADICTED = "contradicted"
     RETURNED = "returned"  # it says hello again, or its server is on the page again
-    REPLACED = "replaced"  # it left while nobody knew whether it was right, and another came
+    # By another life of the same engine:
+    REPLACED = (
+        "replaced"  # that one is connected, and this one left without being known to be right
+    )
     # Where no id tells, by vLLM's restart:
     RESTARTED = "restarted"  # it is connected, so it may be the new one's
     ENDED = "ended"  # it is not

@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import Configuration, FinishedRequest, Hello, Speculation, StepTally
-
-_UNTRUE: Final = (NoSplitReason.COUNTS_OTHERWISE, NoSplitReason.CONTRADICTS_ITSELF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +54,11 @@ class EngineView:
     # why there is no split; None also where no plug-in is needed for one
     no_split: NoSplit | None = None
     has_part: bool = False  # in the split, also if all of it is 0
+    is_untrue: bool = False  # what ``said`` counts is known to be wrong, as another vLLM's is
     # draft tokens, or generated tokens where there are none: the plug-in's ÷ vLLM's; 0 if unusable
     coverage: float | None = None
     report_age: float | None = None  # of the newest whole report, in seconds
     heartbeat: int | None = None  # engine steps as of that report
-
-    @property
-    def is_untrue(self) -> bool:
-        """Whether what its plug-in says is known to be wrong, as that of another vLLM."""
-        return self.no_split is not None and self.no_split.code in _UNTRUE
 
     @property
     def speculation(self) -> Speculation | None:

@@ -180,9 +180,11 @@ class Traffic:
 
         clients = [asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)]
         try:
-            await self._poll_for(_SETTLING * seconds)
+            pause = await self._poller.poll()
+            pause = await self._poll_for(_SETTLING * seconds, pause)
+
             self._measured.begin(Slot(stage.number, stage.at_once))
-            await self._poll_for((1 - _SETTLING) * seconds)
+            await self._poll_for((1 - _SETTLING) * seconds, pause)
             self._measured.end()
         finally:
             for task in clients:  # what they have decoded so far is already counted
@@ -201,19 +203,24 @@ class Traffic:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*asked), seconds)
 
-    async def _poll_for(self, seconds: float) -> None:
+    async def _poll_for(self, seconds: float, pause: float) -> float:
+        """Polls for so long, first after ``pause``; returns the pause before the next poll.
+
+        Raises:
+            MeasurementError: the server has drafted. Not every page shows it before.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while True:
+        while (left := end - loop.time()) > 0:
+            await asyncio.sleep(min(pause, left))
             pause = await self._poller.poll()
-            if self._measured.drafted:  # not every page shows it before the first draft
+
+            if self._measured.drafted:
                 raise MeasurementError(
                     f"{self._client.name} speculates: --load needs a vLLM that does not"
                 )
-            left = end - loop.time()
-            if left <= 0:
-                return
-            await asyncio.sleep(min(pause, left))
+
+        return pause
 
     async def _ask(self, stage: Stage, place: int) -> None:
         # Clients in step with each other would prefill while nobody decodes, and the times would

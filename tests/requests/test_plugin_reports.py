@@ -340,7 +340,8 @@ def test_a_report_that_the_socket_cuts_off_is_whole_with_the_next(plain, made, c
     clock.at += plugin.PERIOD
     scheduler.end(*MANY)
 
-    plain.until(lambda: plain.only.finished(), (150, 600, 1800, 600))
+    told = (150, 600, 1800, 600)
+    plain.until(lambda: (plain.only.hellos, plain.only.finished()), (1, told))
     assert plain.only.sums("adapter") == (150, 600, 1800, 600)
     assert plain.only.sums("temperature") == (150, *scheduler.counted)
     assert (plain.only.hellos, plain.fallen) == (1, 0)

@@ -290,9 +290,11 @@ class Lives:
 
         for key in said:
             engine = self._engine(key)
+            alone = None if engine.has_several else next(iter(engine.connected), None)
             for life in engine.lives:
-                is_alone = life is engine.current or not life.was_one_of_several
-                if is_alone and self._is_ours(life):
+                # Of several that have left, nothing tells which one had copied the id.
+                is_own = life is alone or not life.was_one_of_several
+                if is_own and self._is_ours(life):
                     life.follow(Event.IS_OURS)
 
     def _is_ours(self, life: Life) -> bool | None:

@@ -47,7 +47,6 @@ class GuardedServer:
         self.connections = Connections(self._options.max_connections)
         self._passwords = Passwords()
         self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
         # They set up accepted connections, including TLS handshakes.
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -79,10 +78,9 @@ class GuardedServer:
         if self._runner.server is None:
             raise RuntimeError("stopped")
 
-        server = self._runner.server
-        self._accepting = [
-            loop.create_task(self._accept(listener, server)) for listener in self._listeners
-        ]
+        for listener in self._listeners:
+            listener.setblocking(False)  # noqa: FBT003 - the socket's signature
+            self._listen(listener, self._runner.server)
 
         first = self._listeners[0]
         bound_host, bound_port, *_ = first.getsockname()
@@ -90,13 +88,9 @@ class GuardedServer:
 
     async def stop(self) -> None:
         """Stops listening, gives running handlers ``shutdown_seconds``, then aborts. Idempotent."""
-        for task in self._accepting:
-            task.cancel()
-
-        await asyncio.gather(*self._accepting, return_exceptions=True)
-        self._accepting = []
-
+        loop = asyncio.get_running_loop()
         for listener in self._listeners:
+            loop.remove_reader(listener)
             listener.close()
 
         self._listeners = []
@@ -105,26 +99,35 @@ class GuardedServer:
         self.connections.cut_all()
         await asyncio.gather(*self._opening)
 
-    async def _accept(self, listener: socket.socket, server: web.Server) -> None:
-        listener.setblocking(False)  # noqa: FBT003 - the socket's signature
+    def _listen(self, listener: socket.socket, server: web.Server) -> None:
+        if listener.fileno() != -1:  # it may have been closed during the pause
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener, server)
+
+    def _accept(self, listener: socket.socket, server: web.Server) -> None:
+        """Takes one connection, so that a flood of them does not starve the event loop.
+
+        Not ``loop.sock_accept``: cancelled in the wrong moment, it loses what it has accepted.
+        """
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                client, _ = await loop.sock_accept(listener)
-            except OSError:
-                self.connections.refuse(Refusal.NOT_ACCEPTED)
-                await asyncio.sleep(_PAUSE)
-                continue
+        try:
+            client, _ = listener.accept()
+        except BlockingIOError:  # the client has left again
+            return
+        except OSError:
+            self.connections.refuse(Refusal.NOT_ACCEPTED)
+            loop.remove_reader(listener)
+            loop.call_later(_PAUSE, self._listen, listener, server)
+            return
 
-            connection = Connection(
-                server, client, self.connections, idle_seconds=self._options.idle_seconds
-            )
-            self.connections.admit(connection)
+        client.setblocking(False)  # noqa: FBT003 - the socket's signature
+        connection = Connection(
+            server, client, self.connections, idle_seconds=self._options.idle_seconds
+        )
+        self.connections.admit(connection)
 
-            task = loop.create_task(self._open(client, connection))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-            await asyncio.sleep(0)  # so that a flood of connections does not starve the event loop
+        task = loop.create_task(self._open(client, connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
     async def _open(self, client: socket.socket, connection: Connection) -> None:
         tls = None if self.web_config is None else self.web_config.tls

@@ -166,23 +166,38 @@ async def test_a_request_body_is_not_read(framing):
 
 async def test_without_file_descriptors_the_server_pauses_counts_and_goes_on(monkeypatch):
     """A failure to accept ends neither the server nor the next connection."""
-    loop, failures = asyncio.get_running_loop(), [errno.EMFILE, errno.ECONNABORTED]
-    accept = loop.sock_accept
+    failures = [errno.EMFILE, errno.ECONNABORTED]
+    accept = socket.socket.accept
 
-    async def failing(listener):
-        client = await accept(listener)
+    def failing(listener):
+        client, address = accept(listener)
         if failures:
-            client[0].close()
+            client.close()
             raise OSError(failures.pop(0), "it fails")
-        return client
+        return client, address
 
-    monkeypatch.setattr(loop, "sock_accept", failing)
+    monkeypatch.setattr(socket.socket, "accept", failing)
     async with guarded() as (server, _, connect):
         for expected in (b"", b"", b"HTTP/1.1 200 OK"):
             reader, _ = await connect(get("/", "Connection: close"))
             assert (await ended(reader)).partition(b"\r\n")[0] == expected
 
         assert server.connections.refusals[Refusal.NOT_ACCEPTED] == 2
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_comes_while_the_server_stops_is_closed(turns):
+    """In whatever turn of the event loop it is."""
+    async with guarded() as (server, _, connect):
+        reader, _ = await connect(get())
+        assert await response(reader) == b"200 quick"  # so the server waits for the next
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.stop()
+            late, writer = await asyncio.open_connection(sock=client)
+            assert await ended(late) == b""
+            writer.close()
 
 
 async def test_a_handler_may_end_while_the_server_stops():

@@ -149,7 +149,8 @@ class ObservedServer:
 async def observed(url: str, socket: Path) -> AsyncIterator[ObservedServer]:
     """The vLLM at ``url``, whose plug-in will send to ``socket``; it need not be up yet."""
     pages = page_source(ScrapeSettings(vllm_url=url), Limits())
-    async with pages as source, Client(url, RequestOptions(endpoint="completions")) as client:
+    options = RequestOptions(endpoint="completions")
+    async with pages as source, Client(url, options, is_own=False) as client:
         server = ObservedServer(client, source)
         async with PluginReceiver(socket, server.receive, structlog.get_logger("benchmark")):
             yield server

@@ -13,10 +13,9 @@ from typing import Final
 
 import yaml
 
-from sidecar.alerting.past import Past
+from sidecar.alerting.past import Past, drafts_nothing
 from sidecar.analysis.findings.endings import EndsBadly
 from sidecar.analysis.findings.finding import advised
-from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.limits import LIMITS
 from sidecar.analysis.report import ModelReport, Report
@@ -166,7 +165,7 @@ def conditions(
             if value is None:
                 continue
             is_on_replies = rule == Alert.OUTPUT_WORSE
-            said = _context_of_replies(model) if is_on_replies else context
+            said = _context_of_replies(past.replies.of(model)) if is_on_replies else context
             yield Condition(rule, {"model_name": model.model_name, **labels}, value, said)
 
 
@@ -202,15 +201,14 @@ def _table(
     model: ModelReport, past: Past, thresholds: Thresholds, paged: str | None
 ) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
-    drafts_nothing = any(isinstance(finding, NotSpeculating) for finding in model.findings)
-
     yield from _losing(model, past, thresholds, paged)
-    yield Alert.OUTPUT_WORSE, {}, _bad_endings(model)
-    yield Alert.NOT_SPECULATING, {}, 1.0 if drafts_nothing else None
+    worse = None if model.judgement.has_collapsed else _bad_endings(past.replies.of(model))
+    yield Alert.OUTPUT_WORSE, {}, worse  # a collapse says so itself
+    yield Alert.NOT_SPECULATING, {}, 1.0 if drafts_nothing(past.drafting.of(model)) else None
     for alert, value in model.breaches.items():
         yield alert, {}, value
 
-    for temperature in model.temperatures:
+    for temperature in past.split.of(model).temperatures:
         labels = {"temperature": temperature.temperature}
         judgement = temperature.judgement
         yield Alert.LOW_AT_TEMPERATURE, labels, _low(judgement, loses=True)
@@ -218,10 +216,10 @@ def _table(
 
 
 def _bad_endings(model: ModelReport) -> float | None:
-    """The share of bad endings, if it is clearly above the usual; a collapse says so itself."""
+    """The share of bad endings, if it is clearly above the usual."""
     endings = model.endings
     is_told = any(isinstance(finding, EndsBadly) for finding in advised(model.findings))
-    if endings is None or not is_told or model.judgement.has_collapsed:
+    if endings is None or not is_told:
         return None
     return endings.shares[LOOP] + endings.shares[EMPTY]
 

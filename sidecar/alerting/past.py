@@ -1,14 +1,16 @@
 """What the direct push remembers of earlier reports; with Prometheus, the rules look it up."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import ModelReport, Report
 
 _DAY: Final = 86_400.0  # seconds for which a rate is remembered
+_BRIDGED: Final = 180.0  # seconds for which what was last known holds on, as in the rules
 _MEMORY: Final = 28_800.0  # seconds over which mean and variance are taken, as in the rules
 _LEAST_SPREAD: Final = 0.03  # of a rate that has hardly any past
 _SPREADS: Final = 3.0  # a rate fell if it is so many spreads below its past, ...
@@ -44,8 +46,44 @@ class _Usual:
         return _Usual(at, self.mean + weight * off, variance)
 
 
+def drafts_nothing(model: ModelReport) -> bool:
+    """Whether it is found to draft nothing although it should."""
+    return any(isinstance(finding, NotSpeculating) for finding in model.findings)
+
+
+class _LastKnown:
+    """Each model as it was when something of it was last known, for at most three minutes.
+
+    ``knows`` says whether a report has it.
+    """
+
+    def __init__(self, knows: Callable[[ModelReport], bool]) -> None:
+        self._knows = knows
+        self._known: dict[str, tuple[float, ModelReport]] = {}  # by name: when, Unix seconds
+
+    def observe(self, report: Report) -> None:
+        since = report.at - _BRIDGED
+        self._known = {
+            name: (at, model)
+            for name, (at, model) in self._known.items()
+            if since <= at <= report.at  # else the clock was set back
+        }
+        for model in report.models:
+            if self._knows(model):
+                self._known[model.model_name] = report.at, model
+
+    def of(self, model: ModelReport) -> ModelReport:
+        """The model itself if that was not known within three minutes."""
+        _, known = self._known.get(model.model_name, (0.0, model))
+        return known
+
+
 class Past:
     """When the push began, whether an engine hung, and how each acceptance rate was within a day.
+
+    After a restart of vLLM, what the plug-in tells is unknown for a while. Until it is known again,
+    ``replies``, ``split`` and ``drafting`` have each model as it was when this was known: how its
+    replies end, its temperatures, and whether it drafts.
 
     Bounded: a rate that was not seen for a day is forgotten, and there is one for each model,
     temperature and manner of drafting.
@@ -55,6 +93,11 @@ class Past:
         self.began: float | None = None  # Unix seconds of the first report; None before it
         self.was_stalled = False  # whether an engine was stalled at the last good poll
         self._usual: dict[_Place, _Usual] = {}
+        self.replies = _LastKnown(lambda model: model.endings is not None)
+        self.split = _LastKnown(lambda model: bool(model.temperatures))
+        self.drafting = _LastKnown(
+            lambda model: drafts_nothing(model) or model.judgement.judged is not None
+        )
 
     def observe(self, report: Report) -> None:
         """Takes in a report, each only once and in their order."""
@@ -71,13 +114,17 @@ class Past:
                 usual = self._usual.get(rate.place, _Usual(report.at, rate.value))
                 self._usual[rate.place] = usual.followed_by(rate.value, report.at)
 
+        for known in (self.replies, self.split, self.drafting):
+            known.observe(report)
+
     def has_dropped(self, model: ModelReport) -> bool:
         """Whether the model's rate is below what each temperature's own past gives today.
 
         Each temperature is compared with itself, drafted in the same manner, and counts by its
         share of today's draft tokens: a change of the mix is no drop.
         """
-        rates = [(rate, self._usual[rate.place]) for rate in _rates(model) if self._knows(rate)]
+        known = [rate for rate in _rates(self.split.of(model)) if rate.place in self._usual]
+        rates = [(rate, self._usual[rate.place]) for rate in known]
         tokens = sum(rate.draft_tokens for rate, _ in rates)
         if not tokens:
             return False
@@ -86,9 +133,6 @@ class Past:
         spread = sum(rate.draft_tokens * math.sqrt(usual.variance) for rate, usual in rates)
         least = min(max(_SPREADS * spread / tokens, _LEAST_FALL), _SURE_FALL)
         return fall / tokens > least
-
-    def _knows(self, rate: _Rate) -> bool:
-        return rate.place in self._usual
 
 
 def _rates(model: ModelReport) -> Iterator[_Rate]:

@@ -11,7 +11,7 @@ from sidecar.analysis.checklist.traffic import Traffic
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import WITHOUT_SPECULATION, EngineState
 from sidecar.analysis.engine.engines import Engines
-from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit
@@ -64,6 +64,7 @@ class ModelFacts:
     # by table, or between engines, and group
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     acceptance_p10: float | None = None  # of single requests
+    own: Acceptance = NO_DRAFTS  # of the requests that this product's own commands sent
     # of the last hour; None if it speculates, or has no split
     traffic: Traffic | None = None
     endings: EndingsReport | None = None  # None if too few requests of the window are known
@@ -129,6 +130,7 @@ def gather(
             for by, cells in model.strata.items()
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
+        own=model.own,
         traffic=model.traffic.traffic(thresholds.min_requests) if facts.is_plain else None,
         endings=model.endings.report,
     )

@@ -18,6 +18,7 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Cell, Sums
 from sidecar.analysis.split.tallies import (
+    OWN,
     Label,
     LiveTally,
     RequestLabels,
@@ -78,7 +79,8 @@ class ModelState:
         self.temperatures = {
             label: TemperatureState(window) for label in (*self._buckets.labels, OTHER)
         }
-        known = [(Table.TEMPERATURE, label) for label in self._buckets.labels]
+        known = [OWN]
+        known += [(Table.TEMPERATURE, label) for label in self._buckets.labels]
         known += [(by, label) for by, declared in GROUPED.items() for label in declared.labels]
         # What was drafted at each temperature and in each group.
         self.tallies = {key: LiveTally(window) for key in known}
@@ -288,6 +290,11 @@ class ModelState:
     def hours(self) -> dict[str, Acceptance]:
         """The same over the last hour, or as much of it as is known."""
         return _shared({label: tally.hour for label, tally in self._by_label().items()})
+
+    @property
+    def own(self) -> Acceptance:
+        """Of this product's own requests, over the sliding window."""
+        return self.tallies[OWN].window
 
     def _by_label(self) -> dict[str, LiveTally]:
         """The temperatures' tallies."""

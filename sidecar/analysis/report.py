@@ -19,7 +19,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
-from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
@@ -137,6 +137,8 @@ class ModelReport:
     acceptance_p10: float | None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
+    # over latency_window, of what this product's own commands sent: it is in no temperature
+    own: Acceptance = NO_DRAFTS
     # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
     contexts: Mapping[str, Speedup] = field(default_factory=dict)
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's

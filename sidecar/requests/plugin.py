@@ -406,13 +406,14 @@ class Cell:
     ``key`` says what they have in common, ``numbers`` only grow.
     """
 
-    __slots__ = ("is_changed", "is_of_steps", "key", "numbers")
+    __slots__ = ("is_changed", "is_of_steps", "key", "numbers", "place")
 
     def __init__(self, key: tuple[Any, ...], size: int, *, is_of_steps: bool) -> None:
         self.key = key
         self.numbers: list[Any] = [0] * size
         self.is_of_steps = is_of_steps
         self.is_changed = False  # since it was last copied for a report
+        self.place = 0  # among all cells, by when they first changed, from 1 on; 0: not yet
 
 
 class Record:
@@ -459,6 +460,7 @@ class Observer:
         self.request_cells: dict[tuple[Any, ...], Cell] = {}
         self.step_cells: dict[tuple[Any, ...], Cell] = {}
         self.changed: list[Cell] = []  # those that have changed since they were last copied
+        self.places = 0  # how many cells have a place
         # Finished requests by how their output ends: by outcome, then their drafts, draft tokens
         # and accepted tokens.
         self.endings = {ending: [0] * (len(OUTCOMES) + 3) for ending in ENDINGS}
@@ -682,6 +684,9 @@ class Observer:
         if not cell.is_changed:
             cell.is_changed = True
             self.changed.append(cell)
+            if not cell.place:
+                self.places += 1
+                cell.place = self.places
 
     def note_all(self) -> None:
         """Notes the same of all cells."""
@@ -701,7 +706,8 @@ class Observer:
         self.note(record.cell)
         record.cell.numbers[outcome] += 1
 
-        ending = None if record.has_turns else ending_of(request, OUTCOMES[outcome])
+        is_told = not (record.has_turns or record.traits[1] & OWN)
+        ending = ending_of(request, OUTCOMES[outcome]) if is_told else None
         if ending is not None:
             counts = self.endings[ending]
             counts[outcome] += 1
@@ -887,7 +893,8 @@ class Report:
 
     A report is one cut: what has changed is copied in one moment, when it begins. As all counts are
     since the engine started, what the socket does not take is told by the next report. A new
-    connection gets everything.
+    connection gets everything, in the same order as the one before: the sidecar names the adapters
+    that came first, and a restarted one has to name the same.
     """
 
     def __init__(self, observer: Observer, link: Link, hello: dict[str, Any]) -> None:
@@ -964,7 +971,7 @@ class Report:
         self.retry = PERIOD
         self.due = observer.clock + PERIOD
         self.told_steps = observer.step_count
-        for cell in observer.changed:
+        for cell in sorted(observer.changed, key=lambda cell: cell.place):
             cell.is_changed = False
             self.cells.append((cell, [*cell.numbers]))
         observer.changed = []

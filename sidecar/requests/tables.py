@@ -30,6 +30,8 @@ Output = Literal["free", "structured"]
 Sampling = Literal["greedy", "plain", "filtered", "penalties"]
 Ending = Literal["normal", "loop", "empty"]
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
+OWN_MARK: Final = "specdec-own-"
+"""What the ids of requests have that this product's own commands send."""
 
 
 class Bit(IntFlag):
@@ -136,6 +138,8 @@ class Table(StrEnum):
         table.declared = declared
         return table
 
+    # What this product's own commands have sent: in one row, and in no other table.
+    OWN = ("own",)
     # The one table with tokens by position; its labels are those of ``TemperatureBuckets``.
     TEMPERATURE = ("temperature",)
     PROMPT_TOKENS = (

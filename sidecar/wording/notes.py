@@ -129,11 +129,27 @@ def model_notes(model: ModelReport) -> list[str]:
     configuration = _NO_CONFIGURATION if configured is None else configured.configuration
     vllm = None if configured is None else configured.vllm
     notes = [
-        *filter(None, (note, room_note, loops_sentence(judgement.evidence), schedule)),
+        *filter(
+            None,
+            (note, own_sentence(model), room_note, loops_sentence(judgement.evidence), schedule),
+        ),
         *caveats(judgement.evidence, configuration, vllm),
         *_placeholders(model),
     ]
     return [*notes, *_losing_engines(model)]
+
+
+def own_sentence(model: ModelReport) -> str:
+    """That this product's own commands ask the model as well; empty if they do not."""
+    own = model.own
+    if not (own.requests or own.drafts):
+        return ""
+    return (
+        f"In the last {duration(own.seconds)}, the sidecar's own commands (baseline, sweep, compare"
+        f" or fidelity) sent {counted(own.requests or 0, 'request')} that ended. They are in no"
+        " temperature, finding or checklist, but in vLLM's counters, and so in the acceptance rate"
+        " and the speed of all requests together."
+    )
 
 
 def room_sentence(model: ModelReport) -> str:

@@ -86,7 +86,7 @@ class HttpVllm(SimulatedVllm):
         body, engine = json.loads(await http.read()), self.engine
         if body.get("model", self.options.model_name) != self.options.model_name:
             return web.json_response({"error": {"message": "no such model"}}, status=404)
-        request = self._request(body)
+        request = self._request(body, http.headers.get("X-Request-Id"))
         outputs = engine.submit(request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         try:
@@ -115,13 +115,14 @@ class HttpVllm(SimulatedVllm):
         )
         return response
 
-    def _request(self, body):
+    def _request(self, body, named):
+        """``named``: the id that the client gave it, of which vLLM makes its own."""
         if "prompt" in body:
             prompt = body["prompt"]
         else:
             prompt = "".join(message["content"] for message in body["messages"])
         return Request(
-            request_id=secrets.token_hex(8),
+            request_id=f"cmpl-{named or secrets.token_hex(8)}-0",
             sampling_params=SamplingParams(body.get("temperature", DEFAULT_TEMPERATURE)),
             num_prompt_tokens=len(prompt) // BYTES_PER_TOKEN + 1,
             max_tokens=body["max_tokens"],

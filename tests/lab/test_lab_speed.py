@@ -90,7 +90,7 @@ async def test_hot_prompts_sent_twice_keep_the_milliseconds(lab, tmp_path):
     prompts = [" ".join(Random(number).choices(words, k=100)) for number in range(60)]
     async with (
         sidecar(vllm, **SETTINGS, baseline_file=file) as ours,
-        Client(vllm.url, OPTIONS) as client,
+        Client(vllm.url, OPTIONS, is_own=False) as client,
         watched(ours) as seen,
     ):
         await client.connect("the")

@@ -15,7 +15,7 @@ from sidecar.requests.messages import (
     VERSION,
     HelloState,
 )
-from sidecar.requests.tables import ABOVE_2, ENDINGS, GROUPED, Bit, CellKey
+from sidecar.requests.tables import ABOVE_2, ENDINGS, GROUPED, OWN_MARK, Bit, CellKey
 from sidecar.requests.tally import Outcome
 from tests.requests.scheduler_double import request
 
@@ -30,6 +30,7 @@ def test_the_plugin_declares_the_same_as_the_sidecar():
     assert list(plugin.OUTCOMES) == [*Outcome]
     assert plugin.ENDINGS == ENDINGS
     assert plugin.ABOVE_2 == ABOVE_2
+    assert plugin.OWN_MARK == OWN_MARK
     assert (plugin.FORMAT, plugin.MAX_ITEMS) == (VERSION, MAX_ITEMS)
     assert plugin.MAX_BYTES == MAX_PACKET_BYTES
 

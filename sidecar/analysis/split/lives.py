@@ -552,8 +552,8 @@ class Lives:
                     yield FinishedRequests(
                         key=life.key,
                         is_plain=life.hello.speculation is None,
-                        early=tuple(early),
-                        recent=tuple(recent),
+                        early=tuple(one for one in early if not one.is_own),
+                        recent=tuple(one for one in recent if not one.is_own),
                     )
             if not life.connections:  # its report will not be completed
                 reason = UNCONFIRMED if life.confirmed is None else LOST

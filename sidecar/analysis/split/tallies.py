@@ -14,7 +14,7 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
-from sidecar.requests.tables import GROUPED, OTHER, CellKey, Table
+from sidecar.requests.tables import GROUPED, OTHER, Bit, CellKey, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally, tally_of
 
 GREEDY: Final = "0"
@@ -23,6 +23,7 @@ MOST_ADAPTERS: Final = 9  # with "none"
 NO_ADAPTER: Final = "none"
 
 Label = tuple[Table, str]
+OWN: Final[Label] = (Table.OWN, "own")
 Tallies = Mapping[Label, Tally]
 
 
@@ -67,7 +68,8 @@ class RequestLabels:
         """
         rank: dict[str, int] = {}
         for cut in cuts if self._names_adapters else ():
-            adapters = (key.adapter or "" for key in cut.cells if key.prompt is not None)
+            told = (key for key in cut.cells if key.prompt is not None and not key.bits & Bit.OWN)
+            adapters = (key.adapter or "" for key in told)
             for place, name in enumerate(dict.fromkeys(adapters)):
                 rank[name] = min(place, rank.get(name, place))
 
@@ -99,6 +101,9 @@ class RequestLabels:
 
     def _labels(self, key: CellKey) -> Iterator[Label]:
         """All labels of a cell."""
+        if key.bits & Bit.OWN:
+            yield OWN
+            return
         yield Table.TEMPERATURE, self._buckets.label(key.temperature)
         for table, declared in GROUPED.items():
             if declared.key_of_cell is not None and self.has(table):

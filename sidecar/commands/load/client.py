@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Self
+from uuid import uuid4
 
 import aiohttp
 from pydantic import AliasPath, BaseModel, Field
@@ -17,6 +18,7 @@ from sidecar.commands.arguments import TLS_HINT
 from sidecar.commands.load.workload import ENDPOINTS, RequestOptions
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
+from sidecar.requests.tables import OWN_MARK
 from sidecar.tls import client_context, connection_fault
 
 
@@ -136,10 +138,12 @@ class Client:
     ``name`` is its address without credentials, for error messages.
     """
 
-    def __init__(self, url: str, options: RequestOptions) -> None:
+    def __init__(self, url: str, options: RequestOptions, *, is_own: bool = True) -> None:
+        """``is_own``: a sidecar beside this vLLM leaves the requests out of its split."""
         self.name = redacted(url)
         self._url = url.rstrip("/").removesuffix("/v1")
         self._options = options
+        self._mark = OWN_MARK if is_own else ""
         headers = {"Accept-Encoding": "identity"}
         if options.api_key is not None:
             headers["Authorization"] = f"Bearer {options.api_key}"
@@ -242,7 +246,10 @@ class Client:
         url = self._url + ENDPOINTS[self._options.endpoint]
         # Redirects are not followed: prompts go only to the named server.
         async with self._session.post(
-            url, json={**body, **asked}, allow_redirects=False
+            url,
+            json={**body, **asked},
+            headers={"X-Request-Id": f"{self._mark}{uuid4().hex}"},  # vLLM takes it as its id
+            allow_redirects=False,
         ) as response:
             if response.status != 200:
                 raise BadReply(f"status {response.status}")

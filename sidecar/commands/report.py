@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.analysis.checklist.checklist import Readiness
-from sidecar.analysis.judgement import Verdict
+from sidecar.analysis.judgement import Basis, Verdict
 from sidecar.commands.acceptance_profile import model_profiles, profile_lines, profiles_json
 from sidecar.commands.arguments import (
     add_sidecar_user,
@@ -31,12 +31,13 @@ from sidecar.settings.groups import USER_FILE_VARIABLE
 HELP = "print the verdicts and tables of a running sidecar, for a ticket"
 _NO_VERDICT: Final = 3
 _NET_NEGATIVE: Final = 4
+_UNDECIDED: Final = 5
 _NO_PROFILE: Final = 3
 _READY: Final = {
     Readiness.TRY: 0,
     Readiness.INSUFFICIENT_DATA: _NO_VERDICT,
     Readiness.LEAVE_OFF: _NET_NEGATIVE,
-    Readiness.UNDECIDED: 5,
+    Readiness.UNDECIDED: _UNDECIDED,
 }
 _SPECULATES: Final = 6
 _NOT_A_SIDECAR: Final = "its JSON is not from a specdec-sidecar of this version"
@@ -60,8 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked.add_argument(
         "--exit-code",
         action="store_true",
-        help=f"exit with {_NET_NEGATIVE} if a model's verdict is net negative, with {_NO_VERDICT}"
-        " if one has no verdict, else with 0 (1: no report)",
+        help=f"exit with {_NET_NEGATIVE} if a model is measured to lose, or its acceptance"
+        f" collapsed, with {_NO_VERDICT} if one has no verdict, with {_UNDECIDED} if one loses by"
+        " the rule of thumb alone, else with 0 (1: no report)",
     )
     asked.add_argument(
         "--ready",
@@ -201,10 +203,13 @@ def _verdict_code(status: Mapping[str, Any]) -> int:
         LookupError, TypeError: the status is not a sidecar's.
     """
     models = status["models"] if status["scrape"]["up"] else ()
-    verdicts = {model["judgement"]["verdict"] for model in models}
-    if Verdict.NET_NEGATIVE in verdicts:
+    judged = [model["judgement"] for model in models]
+    losing = [one for one in judged if one["verdict"] == Verdict.NET_NEGATIVE]
+    if any(one["basis"] == Basis.SPEEDUP or one["has_collapsed"] for one in losing):
         return _NET_NEGATIVE
-    return _NO_VERDICT if not verdicts or Verdict.INSUFFICIENT_DATA in verdicts else 0
+    if not judged or any(one["verdict"] == Verdict.INSUFFICIENT_DATA for one in judged):
+        return _NO_VERDICT
+    return _UNDECIDED if losing else 0
 
 
 def _hint(error: ScrapeError | None) -> str:

@@ -16,7 +16,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.answer import TONES, effect, leaning_effect, per_step, times_as_fast
+from sidecar.wording.answer import effect, leaning_effect, per_step, times_as_fast, tone_of
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.endings import endings_sentence
 from sidecar.wording.findings.explanation import Explanation
@@ -153,7 +153,7 @@ def model_section(
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
-        f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
+        f'<div class="buckets"><div class="bucket whole {tone_of(judged)}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{_outputs(model)}{notes}</div>'
         f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
@@ -294,7 +294,7 @@ def _bucket(bucket: TemperatureReport, model: ModelReport, thresholds: Threshold
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
 
     return (
-        f'<div class="bucket {TONES[judged.verdict]}">'
+        f'<div class="bucket {tone_of(judged)}">'
         f'<div class="name">T {marked(bucket.temperature)}'
         f"<small>{share} of draft tokens</small></div>"
         f"{_verdict(judged)}"

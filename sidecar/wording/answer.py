@@ -14,7 +14,7 @@ from sidecar.analysis.evidence import CONFIDENCE, Evidence
 from sidecar.analysis.findings.endings import unmeasured
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.not_speculating import NotSpeculating
-from sidecar.analysis.judgement import Verdict
+from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
@@ -43,7 +43,10 @@ _WORST_FIRST: Final = tuple(TONES.values())
 _ALMOST_ALL: Final = 0.95
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 # The acceptance rate knows neither the load nor the cost of drafting.
-_BY_RULE: Final = "By the rule of thumb, speculation"
+_BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
+_MEASURE: Final = (
+    "Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
+)
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -77,6 +80,14 @@ _NOTHING_COUNTED: Final = Answer(
 )
 
 
+def tone_of(judgement: Judgement) -> str:
+    """The colour of a judgement: good or bad is only what was measured, or a fault."""
+    is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
+    if is_by_rule and judgement.verdict is not Verdict.INSUFFICIENT_DATA:
+        return TONES[Verdict.BREAK_EVEN]
+    return TONES[judgement.verdict]
+
+
 def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
     scrape = report.scrape
@@ -97,9 +108,16 @@ def answer(report: Report) -> Answer:
         return _without_drafts(report)
 
     answers = {model.model_name: _of(model, report.plugin) for model in told}
-    name = min(answers, key=lambda name: _WORST_FIRST.index(answers[name].tone))
+    verdicts = {model.model_name: _worst(model) for model in told}
+    name = min(answers, key=lambda name: (_WORST_FIRST.index(answers[name].tone), verdicts[name]))
     worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
+
+
+def _worst(model: ModelReport) -> int:
+    """The place of the model's worst verdict among all, the worst first."""
+    judged = [model.judgement, *(bucket.judgement for bucket in model.temperatures)]
+    return min([*TONES].index(judgement.verdict) for judgement in judged)
 
 
 def _drafts(model: ModelReport) -> bool:
@@ -211,7 +229,8 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
 
     found = _judged(model, plugin)
     room = room_sentence(model)
-    if room and found.tone == "good" and model.judgement.by_speedup is None:
+    pays = model.judgement.verdict is Verdict.NET_POSITIVE
+    if room and pays and model.judgement.by_speedup is None:
         why = f"The rule of thumb does not know that: {room} {found.why}"
         return Answer(f"{found.text} But requests wait for room.", "even", why)
 
@@ -287,20 +306,30 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
             f"{_subject(losing)} does not pay at {_temperatures(losing)}, which {have} {share} of"
             f" the draft tokens{drafted}."
         )
-        return Answer(text, "bad", listed)
+        return _said_of(losing, text, listed)
 
     if even:
         text = f"{_subject(even)} roughly breaks even at {_temperatures(even)}{drafted}."
-        return Answer(text, "even", listed)
+        return _said_of(even, text, listed)
 
     text = f"{_subject(split)} pays at every temperature with enough traffic{drafted}."
-    return Answer(text, "good", listed)
+    return _said_of(split, text, listed)
+
+
+def _said_of(split: Split, text: str, why: str) -> Answer:
+    """An answer about temperatures of one verdict."""
+    tone = min((tone_of(bucket.judgement) for bucket in split), key=_WORST_FIRST.index)
+    loses = any(bucket.judgement.verdict is Verdict.NET_NEGATIVE for bucket in split)
+    return Answer(text, tone, f"{why} {_MEASURE}" if loses and not _is_measured(split) else why)
 
 
 def _subject(split: Split) -> str:
     """What the sentence is about, and that it is not measured where a rule of thumb decides."""
-    is_measured = all(bucket.judgement.by_speedup is not None for bucket in split)
-    return "Speculation" if is_measured else _BY_RULE
+    return "Speculation" if _is_measured(split) else _BY_RULE
+
+
+def _is_measured(split: Split) -> bool:
+    return all(bucket.judgement.by_speedup is not None for bucket in split)
 
 
 def _temperatures(split: Split) -> str:
@@ -387,7 +416,8 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
 
     if judged.by_speedup is None or speedup is None:
         text = f"{_BY_RULE} {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
-        return Answer(text, TONES[verdict], why)
+        loses = verdict is Verdict.NET_NEGATIVE
+        return Answer(text, tone_of(judged), f"{why} {_MEASURE}" if loses else why)
 
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."

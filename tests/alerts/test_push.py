@@ -111,7 +111,7 @@ async def test_a_firing_alert_has_its_labels_texts_links_and_times(scene):
     dashboard = "https://g.example/d/specdec-operator?from=now-6h&to=now"
 
     assert annotations["context"].startswith(
-        "By the rule of thumb, speculation does not pay on average."
+        "Not measured; by the rule of thumb, speculation does not pay on average."
     )
     assert annotations["context"].endswith(
         "\nDetails: specdec-sidecar report --url http://pod-7:9911"

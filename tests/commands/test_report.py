@@ -299,32 +299,41 @@ def test_a_file_without_certificates_is_refused(capsys, tmp_path):
         assert capsys.readouterr().err.startswith(f"{tmp_path / name}: ")
 
 
-LOSES, GAINS, UNKNOWN = Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE, Verdict.INSUFFICIENT_DATA
+LOSES = judgement(Verdict.NET_NEGATIVE, 0.4, by_speedup=True)
+BY_RULE = judgement(Verdict.NET_NEGATIVE, 0.4)
+COLLAPSED = judgement(Verdict.NET_NEGATIVE, 0.0, has_collapsed=True)
+GAINS = judgement(Verdict.NET_POSITIVE)
+EVEN = judgement(Verdict.BREAK_EVEN)
+UNKNOWN = judgement(Verdict.INSUFFICIENT_DATA)
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "code"),
+    ("judged", "code"),
     [
         ([GAINS], 0),
-        ([Verdict.BREAK_EVEN], 0),
+        ([EVEN], 0),
         ([UNKNOWN], 3),
         ([], 3),
         ([GAINS, UNKNOWN], 3),
         ([UNKNOWN, LOSES], 4),
+        ([BY_RULE, LOSES], 4),
+        ([GAINS, BY_RULE], 5),
+        ([UNKNOWN, BY_RULE], 3),
+        ([BY_RULE, COLLAPSED], 4),
     ],
 )
-async def test_for_scripts_the_exit_code_is_the_worst_verdict(capsys, served, verdicts, code):
-    """Only with `--exit-code`; an unknown verdict is worse than a good one."""
-    models = [model(temperature("0"), judgement=judgement(verdict)) for verdict in verdicts]
+async def test_for_scripts_the_exit_code_is_the_worst_verdict(capsys, served, judged, code):
+    """Only with `--exit-code`; what is not measured is no loss, and unknown is worse than good."""
+    models = [model(temperature("0"), judgement=one) for one in judged]
 
     async def handler(_request):
         return web.json_response(status(shown(report(*models))))
 
     async with served(handler) as url:
         plain = await asyncio.to_thread(command, "report", "--url", url)
-        judged = await asyncio.to_thread(command, "report", "--url", url, "--exit-code", "--json")
+        asked = await asyncio.to_thread(command, "report", "--url", url, "--exit-code", "--json")
 
-    assert (plain, judged) == (0, code)
+    assert (plain, asked) == (0, code)
 
 
 HOT = replace(GOOD, cool=0.0, hot=1.0)

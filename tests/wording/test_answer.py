@@ -38,8 +38,12 @@ GOOD = Verdict.NET_POSITIVE
 EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE
 NONE = Verdict.INSUFFICIENT_DATA
-WINS = "By the rule of thumb, speculation pays at every temperature with enough traffic"
-LOSES = "By the rule of thumb, speculation does not pay at"
+RULED = "Not measured; by the rule of thumb, speculation"
+WINS = f"{RULED} pays at every temperature with enough traffic"
+LOSES = f"{RULED} does not pay at"
+MEASURE = (
+    " Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
+)
 
 
 def text_and_tone(*models):
@@ -100,7 +104,7 @@ def test_of_several_models_that_do_not_speculate_one_whose_requests_are_known_is
 
 @pytest.mark.parametrize(
     ("seconds", "baseline", "tone"),
-    [(20.0, STEPS, "mute"), (90.0, STEPS, "good"), (20.0, None, "good")],
+    [(20.0, STEPS, "mute"), (90.0, STEPS, "even"), (20.0, None, "even")],
 )
 def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, baseline, tone):
     """Within 20 s, the demo's answer turned from mute to good, even, good, bad and even."""
@@ -116,14 +120,14 @@ def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, ba
 @pytest.mark.parametrize(
     ("temperatures", "expected"),
     [
-        ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)], (f"{WINS}.", "good")),
-        ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)], (f"{WINS}.", "good")),
+        ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)], (f"{WINS}.", "even")),
+        ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)], (f"{WINS}.", "even")),
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", EVEN, 0.6, 0.4)],
-         ("By the rule of thumb, speculation roughly breaks even at temperature 0.7-1.", "even")),
+         (f"{RULED} roughly breaks even at temperature 0.7-1.", "even")),
         ([("0", GOOD, 0.8, 0.62), ("0.7-1", BAD, 0.4, 0.2), ("1+", BAD, 0.3, 0.18)],
-         (f"{LOSES} temperatures 0.7-1 and 1+, which have 38% of the draft tokens.", "bad")),
+         (f"{LOSES} temperatures 0.7-1 and 1+, which have 38% of the draft tokens.", "even")),
         ([("1+", BAD, 0.3, 1.0)],
-         (f"{LOSES} temperature 1+, which has 100% of the draft tokens.", "bad")),
+         (f"{LOSES} temperature 1+, which has 100% of the draft tokens.", "even")),
     ],
 )  # fmt: skip
 def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expected):
@@ -137,7 +141,8 @@ def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expecte
         for label, verdict, rate, _ in temperatures
         if verdict is not NONE
     ]
-    assert why(split) == f"Acceptance rate by temperature: {', '.join(judged)}."
+    measure = MEASURE if any(verdict is BAD for _, verdict, *_ in temperatures) else ""
+    assert why(split) == f"Acceptance rate by temperature: {', '.join(judged)}.{measure}"
 
 
 def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
@@ -146,13 +151,13 @@ def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
         temperature("0", GOOD, 0.8), temperature("1+", NONE, 0.1), judgement=judgement(BAD, 0.4)
     )
     assert text_and_tone(split) == (
-        "By the rule of thumb, speculation does not pay on average.",
-        "bad",
+        f"{RULED} does not pay on average.",
+        "even",
     )
     assert (
         why(split)
         == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at"
-        " T 0."
+        f" T 0.{MEASURE}"
     )
 
 
@@ -160,7 +165,7 @@ def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
     """One was judged over five minutes, the other over an hour."""
     over_an_hour = temperature("1+", BAD, 0.3, 0.13, judgement=judgement(BAD, 0.3, share=0.9))
     assert text_and_tone(model(temperature("0.7-1", BAD, 0.3, 0.87), over_an_hour)) == (
-        f"{LOSES} temperatures 0.7-1 and 1+, which have 100% of the draft tokens.", "bad"
+        f"{LOSES} temperatures 0.7-1 and 1+, which have 100% of the draft tokens.", "even"
     )  # fmt: skip
 
 
@@ -183,9 +188,15 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
-        (BAD, ("By the rule of thumb, speculation does not pay on average.", "bad")),
-        (EVEN, ("By the rule of thumb, speculation roughly breaks even on average.", "even")),
-        (GOOD, ("By the rule of thumb, speculation pays on average.", "good")),
+        (BAD, (f"{RULED} does not pay on average.", "even")),
+        (
+            EVEN,
+            (
+                f"{RULED} roughly breaks even on average.",
+                "even",
+            ),
+        ),
+        (GOOD, (f"{RULED} pays on average.", "even")),
         (NONE, ("Not enough traffic for a verdict.", "mute")),
     ],
 )
@@ -235,10 +246,10 @@ def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
     seldom = replace(engine, steps=engine.steps._replace(drafts=120.0))
     share = "only 13% of all requests' steps have a draft."
     hot = temperature("1+", GOOD, 0.7)
-    assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}; {share}", "good")
+    assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}; {share}", "even")
     assert text_and_tone(model(speed=seldom)) == (
-        f"By the rule of thumb, speculation pays on average; {share}",
-        "good",
+        f"{RULED} pays on average; {share}",
+        "even",
     )
 
 
@@ -246,8 +257,8 @@ def test_of_several_models_the_worst_is_named():
     good = model(name="a", judgement=judgement(GOOD, 0.9))
     bad = model(name="b", judgement=judgement(BAD, 0.3))
     assert text_and_tone(good, bad) == (
-        "b: By the rule of thumb, speculation does not pay on average.",
-        "bad",
+        "b: Not measured; by the rule of thumb, speculation does not pay on average.",
+        "even",
     )
     assert why(good, bad).startswith("The acceptance rate over all requests is 30%.")
 
@@ -329,7 +340,7 @@ def test_a_large_share_of_bad_replies_that_nobody_measured_comes_before_the_spee
     assert why(broken).startswith(
         f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
     )
-    assert text_and_tone(some) == (f"{WINS}.", "good")
+    assert text_and_tone(some) == (f"{WINS}.", "even")
 
 
 def test_bad_replies_of_both_kinds_come_first_if_they_are_many_together():
@@ -359,7 +370,7 @@ def test_a_pod_whose_every_reply_is_empty_is_not_called_idle():
 def test_replies_that_end_as_usual_leave_the_answer_to_the_speed():
     usual = model(temperature("0", GOOD, 0.8), endings=worse("loop", share=0.03))
 
-    assert text_and_tone(usual) == (f"{WINS}.", "good")
+    assert text_and_tone(usual) == (f"{WINS}.", "even")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +398,7 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     assert "3 requests running, and 5 requests waiting for room" in pressed.why
 
     calm = answer(report(model(temperature("0", GOOD))))
-    assert calm.tone == "good"
+    assert calm.tone == "even"
 
 
 def test_synthetic_acceptance_is_never_good_news():

@@ -80,8 +80,8 @@ STATES = (  # what the page says, and the name of its picture
     (
         mixed(),
         (
-            "By the rule of thumb, speculation does not pay at temperature 0.7-1, which has 38% of"
-            " the draft tokens."
+            "Not measured; by the rule of thumb, speculation does not pay at temperature 0.7-1,"
+            " which has 38% of the draft tokens."
         ),
         "failing",
     ),

@@ -349,8 +349,8 @@ def test_a_report_that_the_socket_cuts_off_is_whole_with_the_next(plain, made, c
 
 def test_a_cell_that_a_cut_off_report_has_told_is_not_told_again(plain, made, clock):
     """It has not changed, and the sidecar keeps it for the end that comes later."""
-    scheduler = made(*many(), request("long"))
-    scheduler.step({**dict.fromkeys(MANY, (3, 2)), "long": (3, 2)})
+    scheduler = made(request("long"), *many())
+    scheduler.step({"long": (3, 2), **dict.fromkeys(MANY, (3, 2))})
     for _ in range(3):
         scheduler.step({"long": (3, 2)})
     takes = [True]
@@ -616,6 +616,30 @@ def test_a_new_connection_gets_every_cell(plain, made, clock):
     assert plain.only.hello == before.hello
     scheduler.end("long")
     plain.until(lambda: plain.total, scheduler.counted)
+
+
+def test_a_new_connection_gets_the_cells_in_the_order_of_the_one_before(plain, made, clock):
+    """The sidecar names the adapters that came first: after its restart, the same ones."""
+    late, *others = MANY
+    scheduler = made(*many())
+    scheduler.step(dict.fromkeys(MANY, (0, 1)))  # all have a cell, and none has drafted
+    for names in (others[::-1], [late], MANY):
+        clock.at += plugin.PERIOD
+        for _ in range(4):  # packets
+            scheduler.step(dict.fromkeys(names, (3, 2)))
+    plain.until(lambda: len(plain.only.tables["adapter"]), 150)
+    before = [*plain.only.cells]
+    plain.die()
+    clock.at += plugin.PERIOD
+    scheduler.step(dict.fromkeys(MANY[70:90], (3, 2)))
+
+    plain.live_again()
+    plain.lives.clear()
+    clock.at += plugin.MAX_RETRY
+    for _ in range(5):
+        scheduler.step({MANY[120]: (3, 2)})
+
+    plain.until(lambda: [*plain.only.cells], before)
 
 
 def test_a_connection_that_is_lost_within_a_report_costs_no_count(plain, made, clock):

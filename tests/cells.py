@@ -17,6 +17,29 @@ def numbers(requests: int, drafts: int, draft_tokens: int, accepted_tokens: int)
     return (*ended, *_by_length(drafts, draft_tokens), *_by_length(drafts, accepted_tokens))
 
 
+def whole_drafts(
+    requests: int, drafts: int, draft_tokens: int, accepted_tokens: int
+) -> tuple[int, ...]:
+    """The same, but as many drafts as possible are accepted whole, and the others not at all.
+
+    So each position has the acceptance rate of all, and a shorter draft would gain less.
+    """
+    drafted = _by_length(drafts, draft_tokens)
+    accepted = [0] * (DEPTH + 1)
+    left = accepted_tokens
+    for length in range(DEPTH, 0, -1):
+        whole = min(drafted[length], left // length)
+        accepted[length] += whole
+        left -= whole * length
+        if left and whole < drafted[length]:  # one more of them, in part
+            accepted[left] += 1
+            left = 0
+
+    accepted[0] = drafts - sum(accepted)
+    some = numbers(requests, drafts, draft_tokens, accepted_tokens)
+    return (*some[: -len(accepted)], *accepted)
+
+
 def added(some: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
     """The sum of the numbers of two cells."""
     return tuple(map(sum, zip(some, more, strict=True)))

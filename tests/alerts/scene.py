@@ -237,4 +237,7 @@ def _run(directory, rules, *arguments):
     done = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
-    return None if done.returncode == 0 else done.stdout + done.stderr
+    # killed, it has judged nothing: neither has a scene failed nor was a changed rule noticed
+    assert done.returncode >= 0, f"promtool was ended by signal {-done.returncode}"
+    said = f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return None if done.returncode == 0 else said

@@ -30,6 +30,12 @@ def not_speculating():
         at=(10, 20, 34, 60),
     ).with_pods(
         Pod("quiet").drafting(0, 0.8).generating(50).speculating(draft).fires(since=14),
+        Pod("restarts")
+        .drafting(0, 0.8)
+        .generating(50)
+        .speculating(draft)
+        .restarting(9)
+        .fires(since=20),
         Pod("ends")
         .drafting(after(30, 0, 5), 0.8)
         .generating(50)
@@ -91,7 +97,11 @@ def acceptance_dropped():
     page, always = {"severity": "critical"}, {"severity": "warning"}
     falls = after(30, 0.8, 0.4)
     one = Pod("temperature").bucket("0", 3, 0.9).bucket("1+", 2, after(30, 0.7, 0.3))
-    mix = Pod("mix").bucket("0", after(30, 4.5, 0.6), 0.88).bucket("1+", after(30, 0.6, 4.4), 0.38)
+
+    def mix(instance):
+        hotter = Pod(instance).bucket("0", after(30, 4.5, 0.6), 0.88)
+        return hotter.bucket("1+", after(30, 0.6, 4.4), 0.38).fires(0.44, since=50, **always)
+
     yield Scene(
         "a drop pages; what was always low, drafts in another manner or is measured does not",
         LOW,
@@ -103,7 +113,8 @@ def acceptance_dropped():
         .fires(0.4, since=50, until=50, **page)
         .fires(0.48, since=62, until=62, **page),
         one,  # the pod as a whole gains: no page
-        mix.fires(0.44, since=50, **always),
+        mix("mix"),
+        mix("restarts").restarting(40),
         Pod("more-tokens").drafting(5, falls, k=after(30, 3, 4)).fires(0.4, since=50, **always),
         Pod("measured").drafting(5, falls).timed(1.3).fires(0.4, since=50, severity="info"),
         Pod("one-pass")
@@ -282,6 +293,11 @@ def by_time():
 def at_temperature():
     yield Scene("each temperature by its pod's own threshold", AT, at=(10, 20)).with_pods(
         Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
+        Pod("restarts")
+        .bucket("0", 6, 0.8)
+        .bucket("1+", 4, 0.38)
+        .restarting(8)
+        .fires(0.38, temperature="1+"),
         Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
         Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
         Pod("near")

@@ -148,7 +148,8 @@ def outages():
     hovers = Pod("a", minutes=260).drafting(
         5, plan((30, 0.8), *[(12, 0.46), (6, 0.56)] * 12, (0, 0.8))
     )
-    yield Situation("a rate that hovers for hours", (hovers,), 260, LOW, 30, 20)
+    # low at ten full minutes, one too few, and again from 21.5 minutes after the start
+    yield Situation("a rate that hovers for hours", (hovers,), 260, LOW, 30, 22)
 
     mild = Pod("a", minutes=260).drafting(5, plan((20, 0.8), *[(10, 0.47), (10, 0.53)] * 11))
     yield Situation("a rate that swings by four points", (mild,), 260, LOW, 20, 45)

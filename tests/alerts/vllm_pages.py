@@ -16,7 +16,7 @@ from sidecar.requests.messages import (
 )
 from sidecar.requests.tables import CellKey
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
-from tests.cells import DEPTH, NOTHING, added, numbers
+from tests.cells import DEPTH, NOTHING, added, whole_drafts
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
 STEPS = "iteration_tokens_total"  # a histogram despite its name
@@ -292,7 +292,7 @@ class Vllm:
         )
         draft_tokens = min(draft_tokens, DEPTH * drafts)
         grown = (stopped, drafts, draft_tokens, min(accepted, draft_tokens))
-        self.cells[key] = added(self.cells.get(key, NOTHING), numbers(*grown))
+        self.cells[key] = added(self.cells.get(key, NOTHING), whole_drafts(*grown))
         for name, number in zip(told, grown, strict=True):
             told[name] += number
 

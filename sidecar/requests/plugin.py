@@ -406,14 +406,14 @@ class Cell:
     ``key`` says what they have in common, ``numbers`` only grow.
     """
 
-    __slots__ = ("is_changed", "is_of_steps", "key", "numbers", "place")
+    __slots__ = ("has_counted", "is_changed", "is_of_steps", "key", "numbers")
 
     def __init__(self, key: tuple[Any, ...], size: int, *, is_of_steps: bool) -> None:
         self.key = key
         self.numbers: list[Any] = [0] * size
         self.is_of_steps = is_of_steps
         self.is_changed = False  # since it was last copied for a report
-        self.place = 0  # among all cells, by when they first changed, from 1 on; 0: not yet
+        self.has_counted = False
 
 
 class Record:
@@ -460,7 +460,7 @@ class Observer:
         self.request_cells: dict[tuple[Any, ...], Cell] = {}
         self.step_cells: dict[tuple[Any, ...], Cell] = {}
         self.changed: list[Cell] = []  # those that have changed since they were last copied
-        self.places = 0  # how many cells have a place
+        self.counted: list[Cell] = []  # all that have counted anything, by when they first did
         # Finished requests by how their output ends: by outcome, then their drafts, draft tokens
         # and accepted tokens.
         self.endings = {ending: [0] * (len(OUTCOMES) + 3) for ending in ENDINGS}
@@ -684,14 +684,15 @@ class Observer:
         if not cell.is_changed:
             cell.is_changed = True
             self.changed.append(cell)
-            if not cell.place:
-                self.places += 1
-                cell.place = self.places
+            if not cell.has_counted:
+                cell.has_counted = True
+                self.counted.append(cell)
 
     def note_all(self) -> None:
-        """Notes the same of all cells."""
-        for cell in chain(self.request_cells.values(), self.step_cells.values()):
-            self.note(cell)
+        """Notes the same of all cells, in the order in which they first counted."""
+        self.changed = [*self.counted]
+        for cell in self.changed:
+            cell.is_changed = True
 
     def end(self, request: Any) -> None:
         """Counts the end of a request."""
@@ -971,7 +972,7 @@ class Report:
         self.retry = PERIOD
         self.due = observer.clock + PERIOD
         self.told_steps = observer.step_count
-        for cell in sorted(observer.changed, key=lambda cell: cell.place):
+        for cell in observer.changed:
             cell.is_changed = False
             self.cells.append((cell, [*cell.numbers]))
         observer.changed = []

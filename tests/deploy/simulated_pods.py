@@ -25,8 +25,8 @@ from sidecar.requests.plugin import install
 from sidecar.settings import load_settings
 from tests.page import Samples
 
-POLL = 15  # seconds between two polls of vLLM, as by default
-SCRAPE = 30  # seconds between two scrapes of the sidecar
+POLL = 30  # seconds between two polls of vLLM: twice the default, since polls take most of the time
+SCRAPE = 60  # seconds between two scrapes of the sidecar: Prometheus' default
 AT_ONCE = 4  # requests that a Pod has at any time
 MOST_BYTES = 65536  # of a packet
 
@@ -60,7 +60,7 @@ class SimulatedPod:
         self._random = Random(seed)
         self._names = map(str, count())
         self._options = options
-        self._settings = load_settings(None, {})
+        self._settings = load_settings(None, {"SPECDEC_SCRAPE_INTERVAL": f"{POLL}s"})
         self._state = State(self._settings, clock.at)
         self._pages = PageReader(wanted(), self._settings.limits)
         self._snapshots = SnapshotReader()
@@ -81,7 +81,7 @@ class SimulatedPod:
                 if polled % SCRAPE == 0:
                     yield begun + polled, self._scraped(begun + polled)
             packets.close()
-            scheduler._specdec_link.socket.close()
+            scheduler._specdec_link.report.link.close()
 
     def _observed(self, socket_path):
         """A scheduler of a class that the plug-in has wrapped."""

@@ -5,10 +5,15 @@ Prometheus at once.
 """
 
 import asyncio
+import fcntl
+import os
 import re
+import shutil
 import subprocess
+import tempfile
 from contextlib import AsyncExitStack
 from itertools import chain
+from pathlib import Path
 
 import aiohttp
 
@@ -85,14 +90,33 @@ def backfill(folder, samples):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def reading(page, folder, fleets, *more):
+def once_for_all_workers(folders, name, make):
+    """The folder that the first of pytest's workers had ``make`` fill; the others wait for it."""
+    folder = folders.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of this run, and of all workers
+    made = folder / f"{name}-made"
+    with (folder / f"{name}-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as making:
+                make(Path(making))
+                shutil.copytree(making, made)
+    return made
+
+
+def reading(page, folders, fleets, *more):
     """Yields a function that reads a panel with a fleet selected.
 
     The function calls the method of ``Reader`` that it is given. ``more`` are samples besides those
-    of the fleets' pods.
+    of the fleets' pods. ``folders`` is pytest's ``tmp_path_factory``.
     """
     pods = chain.from_iterable(of_fleet(*named) for named in fleets.items())
-    backfill(folder, chain(pods, *more))
+    folder = folders.mktemp("read")
+    made = once_for_all_workers(
+        folders, page["uid"], lambda made: backfill(made, chain(pods, *more))
+    )
+    shutil.copytree(made, folder, dirs_exist_ok=True)
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
 

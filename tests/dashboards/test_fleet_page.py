@@ -74,7 +74,7 @@ def more():
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    yield from reading(PAGE, tmp_path_factory.mktemp("fleet"), FLEETS, more())
+    yield from reading(PAGE, tmp_path_factory, FLEETS, more())
 
 
 pytestmark = pytest.mark.servers

@@ -83,8 +83,7 @@ def positions():
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("operator")
-    yield from reading(PAGE, folder, FLEETS, alerts(), positions())
+    yield from reading(PAGE, tmp_path_factory, FLEETS, alerts(), positions())
 
 
 @pytest.mark.parametrize(

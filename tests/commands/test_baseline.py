@@ -225,6 +225,30 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert steps.machine_load is not None  # it ran on this machine
 
 
+async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_says_why(
+    finished, tmp_path
+):
+    """Together they are longer than the model takes. How far it is is said all along."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("\n".join(f"{number} {'word ' * 40}" for number in range(20)))
+    asked = ("--load", "2", "--duration", "3s", "--max-tokens", "20", "--prompts", str(prompts))
+    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
+        url = vllm.url
+        vllm.most_tokens = 120
+        _, _, err = await finished("baseline", "--url", vllm.url, *asked)
+        vllm.most_tokens = 20
+        refused = await finished("baseline", "--url", vllm.url, *asked)
+
+    said = re.findall(r"^(\d+) of (\d+), (\d+) s left: concurrency 2, ", err, re.MULTILINE)
+    stages = len(said)
+    assert [number for number, *_ in said] == [str(1 + place) for place in range(stages)]
+    assert {total for _, total, _ in said} == {str(stages)}
+    assert said[0][-1] == "3"
+    assert refused[:2] == (1, "")
+    why = "status 400: This model's maximum context length is 20 tokens. However, your prompt"
+    assert refused[2].startswith(f"{url}: a request for demo failed: {why} contains at least ")
+
+
 def test_new_prompts_begin_like_no_other_and_a_client_s_own_stays_the_same():
     """So the prefix cache holds nothing of the one and all of the other."""
     prompts = Prompts(("one two three", "four five"))

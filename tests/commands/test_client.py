@@ -4,9 +4,11 @@ import json
 import time
 
 import pytest
+from aiohttp import web
 
 from sidecar.commands.load import workload
-from sidecar.commands.load.client import BadReply, read_reply
+from sidecar.commands.load.client import BadReply, Client, read_reply
+from sidecar.commands.load.workload import RequestOptions
 from sidecar.errors import InputError
 
 MARKER = "zebrafish"
@@ -135,3 +137,35 @@ def test_unusable_prompts_are_refused_and_not_quoted(prompts, content, suffix, r
         prompts(content, suffix)
     assert reason in str(error.value)
     assert MARKER not in str(error.value)
+
+
+LONG = "a secret prompt of many words, which nobody else is to read"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"error": {"message": "the model takes\n2048 tokens"}}, ": the model takes 2048 tokens"),
+        ({"object": "error", "message": "before 0.11"}, ": before 0.11"),
+        ({"error": {"message": "a" * 1000}}, ": " + "a" * 300),
+        ({"error": {"message": f"invalid: '{LONG}'"}}, ""),
+        ({"error": {"message": f"invalid: '{LONG[9:25]}…'"}}, ""),
+        ({"error": {"message": "\x1b[31mred"}}, ""),
+        ({"error": {"message": {"input": LONG}}}, ""),
+        ({"detail": "no error"}, ""),
+        ("<html>", ""),
+        (["x"] * 100_000, ""),
+    ],
+)
+async def test_a_refusal_is_in_the_server_s_own_words_unless_they_quote_the_prompt(
+    body, said, served
+):
+    async def refuse(_request):
+        return web.json_response(body, status=400)
+
+    async with (
+        served(refuse) as url,
+        Client(url, RequestOptions(endpoint="completions", model="m")) as client,
+    ):
+        assert await client.ask(LONG, 0.0) is None
+        assert client.last_fault == f"status 400{said}"

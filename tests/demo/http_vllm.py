@@ -32,12 +32,14 @@ class HttpVllm(SimulatedVllm):
 
     ``fault`` says how its page fails from now on: error_500; html: a proxy's error page, with
     status 200; foreign: a sound exposition without a vLLM family; hang: no answer until the client
-    goes away; or None. With ``is_rust``, the page is that of vLLM's Rust frontend.
+    goes away; or None. With ``is_rust``, the page is that of vLLM's Rust frontend. Prompts above
+    ``most_tokens`` are refused in vLLM's words.
     """
 
     def __init__(self, *arguments, **options):
         self.fault = None
         self.is_rust = False
+        self.most_tokens = 10**9
         super().__init__(*arguments, **options)
         self._random = Random(0)
         self.app.middlewares.append(self._failing)
@@ -87,6 +89,8 @@ class HttpVllm(SimulatedVllm):
         if body.get("model", self.options.model_name) != self.options.model_name:
             return web.json_response({"error": {"message": "no such model"}}, status=404)
         request = self._request(body, http.headers.get("X-Request-Id"))
+        if request.num_prompt_tokens > self.most_tokens:
+            return web.json_response({"error": {"message": self._too_long(request)}}, status=400)
         outputs = engine.submit(request)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         try:
@@ -114,6 +118,12 @@ class HttpVllm(SimulatedVllm):
             (event(choices=[], **summary(request)) if usage else b"") + b"data: [DONE]\n\n"
         )
         return response
+
+    def _too_long(self, request):
+        return (
+            f"This model's maximum context length is {self.most_tokens} tokens. However, your"
+            f" prompt contains at least {request.num_prompt_tokens} input tokens"
+        )
 
     def _request(self, body, named):
         """``named``: the id that the client gave it, of which vLLM makes its own."""

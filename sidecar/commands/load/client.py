@@ -81,6 +81,13 @@ class _Event(BaseModel):
         return bool(self.choices) and ("role" not in self.delta or bool(self.delta.get("content")))
 
 
+class _Refusal(BaseModel):
+    """A reply with an error, as vLLM writes it: in the field ``error``, or itself before 0.11."""
+
+    message: str = ""
+    nested: str = Field("", validation_alias=AliasPath("error", "message"))
+
+
 async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: float) -> Sample:
     """Reads the reply to a request that was sent at ``begun``, in monotonic seconds.
 
@@ -130,6 +137,9 @@ _FAILURES: Final = (BadReply, aiohttp.ClientError, OSError, ValueError, Recursio
 _LONGEST_REPLY: Final = 600.0  # seconds
 _MOST_REPLY: Final = 64 * 1024 * 1024  # bytes
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
+_MOST_SAID: Final = 64 * 1024  # bytes of a refusal
+_SAID: Final = 300  # characters of it that are repeated
+_QUOTED: Final = 12  # characters in a row that are the prompt's
 
 
 class Client:
@@ -252,7 +262,8 @@ class Client:
             allow_redirects=False,
         ) as response:
             if response.status != 200:
-                raise BadReply(f"status {response.status}")
+                said = await _read_at_most(response, _MOST_SAID)
+                raise BadReply(_refusal(response.status, said or b"", prompt))
             yield response
 
     @property
@@ -272,8 +283,23 @@ def _no_connection(error: aiohttp.ClientConnectionError) -> str:
     return f"the connection was closed ({kind}); is this vLLM's address, and http or https right?"
 
 
+def _refusal(status: int, said: bytes, prompt: str) -> str:
+    """The status and, in the server's own words, why; not if these quote the prompt."""
+    try:
+        answer = _Refusal.model_validate_json(said)
+    except ValueError:
+        return f"status {status}"
+
+    message = " ".join((answer.nested or answer.message).split())[:_SAID]
+    pieces = [message[place : place + _QUOTED] for place in range(len(message) - _QUOTED + 1)]
+    quotes = any(piece in prompt for piece in pieces) or (prompt and prompt in message)
+    if not message or quotes or not message.isprintable():
+        return f"status {status}"
+    return f"status {status}: {message}"
+
+
 def _reason(error: Exception) -> str:
-    """Why a request failed; never quotes a reply."""
+    """Why a request failed; quotes no prompt and no output."""
     if isinstance(error, ssl.SSLError):
         return f"TLS failed ({connection_fault(error)}). {TLS_HINT}"
     return str(error) if isinstance(error, BadReply) else type(error).__name__

@@ -17,6 +17,7 @@ from sidecar.engine.names import Counter
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller
 from sidecar.errors import MeasurementError, ScrapeError
+from sidecar.wording.numbers import duration
 
 # Of everything, so that a drifting machine does not look like one that slows down under load.
 ROUNDS: Final = 3
@@ -29,6 +30,7 @@ _WARMING_UP: Final = 5
 # The default of the long prompts, in tokens and in lengths of the prompts given.
 _LONG_TOKENS: Final = 2048
 _TIMES_AS_LONG: Final = 8
+_COUNTED: Final = 4000  # characters of prompts whose tokens are counted
 _SPARE: Final = 64  # tokens of a chat's template, and what a tokenizer makes of cut words
 _OF_THE_CACHE: Final = 0.9
 _LONGER: Final = 2  # outputs of repeated prompts: there are fewer prefills even without a cache
@@ -106,11 +108,13 @@ class Traffic:
         """
         await self._client.connect(self._options.prompts[0])
         stages = list(await self._stages(sorted(set(loads)), contexts))
-        for stage in stages:
+        each = seconds / len(stages)
+        for place, stage in enumerate(stages):
             cached = "repeated" if stage.is_warm else "new"
             what = f"concurrency {stage.at_once}, {cached} prompts of about {stage.tokens} tokens"
-            print(what, file=sys.stderr)
-            await self._stage(stage, seconds / len(stages))
+            left = duration((len(stages) - place) * each)
+            print(f"{place + 1} of {len(stages)}, {left} left: {what}", file=sys.stderr)
+            await self._stage(stage, each)
 
     async def _stages(self, loads: Sequence[int], contexts: Sequence[int]) -> Iterator[Stage]:
         per_token = await self._characters_per_token()
@@ -146,15 +150,24 @@ class Traffic:
         return _OF_THE_CACHE * min(tokens) if tokens else float("inf")
 
     async def _characters_per_token(self) -> float:
-        """As the server's own count of the prompts' tokens says."""
-        text = " ".join(self._options.prompts)[:4000]
+        """As the server's own count of the prompts' tokens says.
+
+        Each is a request of its own: together they may be longer than the model takes.
+        """
         before = await self._prompt_tokens()
-        if await self._client.ask(text, _TEMPERATURE, max_tokens=1) is None:
+        characters = 0
+        for prompt in self._options.prompts:
+            if await self._client.ask(prompt, _TEMPERATURE, max_tokens=1) is not None:
+                characters += len(prompt)
+            if characters >= _COUNTED:
+                break
+
+        if not characters:
             raise MeasurementError(
-                f"{self._client.name}: a request failed: {self._client.last_fault}"
+                f"{self._client.name}: every prompt was refused: {self._client.last_fault}"
             )
         tokens = await self._prompt_tokens() - before
-        return len(text) / tokens if tokens > 0 else 4.0
+        return characters / tokens if tokens > 0 else 4.0
 
     async def _prompt_tokens(self) -> float:
         try:

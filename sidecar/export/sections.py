@@ -26,8 +26,8 @@ from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.speed import CONTEXTS, context_rows
 from sidecar.wording.tables import (
     LOWER,
+    OTHER_PRICES,
     PRICES,
-    UNDER_OTHER_TRAFFIC,
     lower_rows,
     price_rows,
     seen,
@@ -364,7 +364,7 @@ def _time(seconds: float | None, unknown: str) -> str:
 def _prices(model: ModelReport) -> str:
     """What speculation takes and gives besides; empty without a baseline."""
     table = _table(("", *PRICES[1:]), price_rows(model))
-    note = f'<p class="facts">{marked(UNDER_OTHER_TRAFFIC)}</p>'
+    note = f'<p class="facts">{marked(OTHER_PRICES)}</p>'
     return table and f"<h2>{escape(model.model_name)}: the price</h2>{table}{note}"
 
 

@@ -1,6 +1,6 @@
 """A model's tables as rows of text: what ``report`` prints, and some of what the page shows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
@@ -12,7 +12,7 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.names import Phase
 from sidecar.requests.tables import GROUPED
 from sidecar.settings.baselines import PlainCache
-from sidecar.wording.numbers import count, counted, latency, milliseconds, percent, ratio, share
+from sidecar.wording.numbers import count, counted, milliseconds, percent, ratio, share
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 
 LEGEND: Final = (
@@ -37,9 +37,9 @@ LOWER: Final = (
     "share of draft tokens",
 )
 PRICES: Final = ("price", "with speculation", "without (baseline)")
-UNDER_OTHER_TRAFFIC: Final = (
-    "The baseline had prompts and a load of its own, on which hits, times to first token and"
-    " preemptions depend: `specdec-sidecar compare` has them under the same requests."
+OTHER_PRICES: Final = (
+    "What it costs in time to first token, prefix-cache hits and throughput depends on the"
+    " requests: `specdec-sidecar sweep --against` compares these on the same ones."
 )
 
 Cells = Sequence[str]
@@ -140,42 +140,18 @@ def shown_quantiles(measured: Latency, show: Callable[[float], str]) -> list[str
 
 
 def price_rows(model: ModelReport) -> list[Cells]:
-    """A row for each price whose value without speculation is known; empty without a baseline."""
-    if model.speed is None:
-        return []
-    return [*_cache(model), *_loads(model)]
+    """The room that speculation takes; empty without a baseline.
 
-
-def _cache(model: ModelReport) -> Iterator[Cells]:
+    Whatever depends on the requests is left out, since the baseline had others.
+    """
     plain = model.plain_cache or PlainCache()
-    cache = sum_caches(engine.cache for engine in model.engines)
     capacity = model.kv_cache_capacity_tokens
+    if model.speed is None or plain.capacity_tokens is None or capacity is None:
+        return []
 
-    if plain.hit_ratio is not None:
-        yield "prefix-cache hits", share(cache.hit_ratio), share(plain.hit_ratio)
-
-    if plain.capacity_tokens is not None and capacity is not None:
-        yield "KV cache of an engine, tokens", count(capacity), count(plain.capacity_tokens)
-
-        tokens = cache.request_tokens
-        if tokens is not None:
-            what = f"requests of {tokens:,.0f} tokens that fit"
-            yield what, count(capacity // tokens), count(plain.capacity_tokens // tokens)
-
-    if plain.preemptions_ratio is not None:
-        preemptions = ratio(cache.preemptions_ratio)
-        yield "preemptions per request", preemptions, ratio(plain.preemptions_ratio)
-
-
-def _loads(model: ModelReport) -> Iterator[Cells]:
-    for load in model.loads:
-        own = load.first_token_seconds
-        plain = load.plain_first_token_seconds
-        if own is not None and plain is not None:
-            yield f"time to first token, {load.running} running", latency(own), latency(plain)
-
-    both = [load for load in model.loads if load.tokens_per_second and load.plain_tokens_per_second]
-    if both:
-        highest = both[-1]
-        what = f"tokens a second, {highest.running} running"
-        yield what, count(highest.tokens_per_second), count(highest.plain_tokens_per_second)
+    rows = [("KV cache of an engine, tokens", count(capacity), count(plain.capacity_tokens))]
+    tokens = sum_caches(engine.cache for engine in model.engines).request_tokens
+    if tokens is not None:
+        fit = (count(capacity // tokens), count(plain.capacity_tokens // tokens))
+        rows.append((f"requests of {tokens:,.0f} tokens that fit", *fit))
+    return [*rows]

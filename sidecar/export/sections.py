@@ -178,7 +178,7 @@ def _outputs(model: ModelReport) -> str:
     ended = endings_sentence(model)
     said = " ".join(filter(None, (ended, "Speed says nothing about the text.")))
     link = f'<a href="{FIDELITY}">Is it still what the model says without speculation?</a>'
-    return f'<div class="facts">{said} {link}</div>'
+    return f'<div class="advice">{said} {link}</div>'
 
 
 def _why(model: ModelReport) -> str:

@@ -293,17 +293,20 @@ def by_time():
 def at_temperature():
     yield Scene("each temperature by its pod's own threshold", AT, at=(10, 20)).with_pods(
         Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
-        Pod("restarts")
-        .bucket("0", 6, 0.8)
-        .bucket("1+", 4, 0.38)
-        .restarting(8)
-        .fires(0.38, temperature="1+"),
         Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
         Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
         Pod("near")
         .bucket("0", 6, 0.8)
         .bucket("1+", 4, after(15, 0.48, 0.51))
         .fires(0.51, temperature="1+"),
+    )
+    # Without an id, the temperatures are unknown for three minutes.
+    yield Scene("a restart of vLLM does not begin it anew", AT, at=(10, 20)).with_pods(
+        Pod("restarts")
+        .bucket("0", 6, 0.8)
+        .bucket("1+", 4, 0.38)
+        .restarting(8)
+        .fires(0.38, temperature="1+"),
     )
 
 

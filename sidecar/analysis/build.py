@@ -166,6 +166,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         contexts=model.speed.contexts if facts.is_fresh else {},
         acceptance_p10=facts.acceptance_p10,
+        overlong=facts.overlong,
         own=facts.own,
         no_split=facts.no_split,
         advice=judged.advice,

@@ -13,6 +13,7 @@ from sidecar.analysis.engine.engine_state import WITHOUT_SPECULATION, EngineStat
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.model_state import ModelState
+from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit
 from sidecar.analysis.split.strata import Difference, differences
@@ -64,6 +65,7 @@ class ModelFacts:
     # by table, or between engines, and group
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
     acceptance_p10: float | None = None  # of single requests
+    overlong: Overlong | None = None
     own: Acceptance = NO_DRAFTS  # of the requests that this product's own commands sent
     # of the last hour; None if it speculates, or has no split
     traffic: Traffic | None = None
@@ -130,6 +132,7 @@ def gather(
             for by, cells in model.strata.items()
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
+        overlong=model.overlong.found,
         own=model.own,
         traffic=model.traffic.traffic(thresholds.min_requests) if facts.is_plain else None,
         endings=model.endings.report,

@@ -12,6 +12,7 @@ from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.overlong import OverlongRequests
 from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
@@ -94,6 +95,7 @@ class ModelState:
         # what the findings need of the window's finished requests; a count that is 0 is missing
         self.counts = SlidingSums[RequestCount, int](settings.latency_window)
         self.traffic = TrafficWindow()
+        self.overlong = OverlongRequests(window)
 
         baseline = self._usual_endings(measured.plain_endings.get(name, {}))
         self.endings = Endings(window, baseline)
@@ -214,6 +216,7 @@ class ModelState:
             if requests.is_plain:
                 self.traffic.add(at, ended)
 
+        self.overlong.finished(requests.key.engine, requests.longest, requests.recent)
         self.speed.finished(by_temperature)
 
     def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
@@ -275,6 +278,7 @@ class ModelState:
         self._acceptances.drop(at)
         self.counts.drop(at)
         self.traffic.mark(at)
+        self.overlong.mark(at)
         self.endings.mark(at)
 
         self._marked = at

@@ -22,6 +22,7 @@ from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.judgement import Judgement
+from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
@@ -139,6 +140,7 @@ class ModelReport:
     advice: Advice | None  # on the number of draft tokens; None below the gates
     # over latency_window, of what this product's own commands sent: it is in no temperature
     own: Acceptance = NO_DRAFTS
+    overlong: Overlong | None = None  # requests of the window that the draft was too short for
     # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
     contexts: Mapping[str, Speedup] = field(default_factory=dict)
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's

@@ -8,6 +8,7 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.findings.catalog import COUNTS, find
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.judgement import Verdict
+from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Sums
 from sidecar.engine.names import Gauge
@@ -223,6 +224,14 @@ STAGED = [
         "synthetic_acceptance",
         pod(
             speculation=replace(GREEDY, rejection_sample_method="synthetic"), advice=MORE, rate=0.9
+        ),
+        traffic(),
+    ),
+    Staged(
+        "long_requests",
+        replace(
+            pod(advice=MANY, groups=(SHORT_PROMPTS, *low("prompt_tokens", "8k-32k")), rate=0.3),
+            overlong=Overlong(requests=12, longest=2497, share=0.6),
         ),
         traffic(),
     ),

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from sidecar.analysis.evidence import Acceptance, sum_windows
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.findings.long_requests import LONG_REQUESTS
 from sidecar.analysis.findings.rates import break_even_acceptance, is_below
 from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
@@ -188,6 +189,10 @@ def _with_enough_requests(
 
 
 GREEDY_DRAFTING: Final = FindingRule(
-    kind=GreedyDrafting, gate=greedy_drafting, place=Place.DRAFTING, of_requests=True
+    kind=GreedyDrafting,
+    gate=greedy_drafting,
+    place=Place.DRAFTING,
+    unless=(LONG_REQUESTS,),
+    of_requests=True,
 )
 RULES: Final = (GREEDY_DRAFTING,)

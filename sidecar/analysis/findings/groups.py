@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.greedy_drafting import GREEDY_DRAFTING
+from sidecar.analysis.findings.long_requests import LONG_REQUESTS
 from sidecar.analysis.findings.one_engine import ONE_ENGINE
 from sidecar.analysis.findings.rates import (
     LowerAcceptance,
@@ -201,5 +202,5 @@ RULES: Final = (
     # Draft sampling and filters both explain hot requests.
     _rule(Sampling, sampling, unless=(GREEDY_DRAFTING,)),
     _rule(Adapter, adapter),
-    _rule(LongPrompts, long_prompts),
+    _rule(LongPrompts, long_prompts, unless=(LONG_REQUESTS,)),
 )

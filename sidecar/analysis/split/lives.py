@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from sidecar.analysis.overlong import longest_length
 from sidecar.analysis.split.comparison import Compared, Comparison, Totals, sum_of
 from sidecar.analysis.split.engine_lives import EngineLives
 from sidecar.analysis.split.growth import ENOUGH, Growth, Told
@@ -552,6 +553,7 @@ class Lives:
                     yield FinishedRequests(
                         key=life.key,
                         is_plain=life.hello.speculation is None,
+                        longest=longest_length(life.hello),
                         early=tuple(one for one in early if not one.is_own),
                         recent=tuple(one for one in recent if not one.is_own),
                     )

@@ -31,11 +31,12 @@ class FinishedRequests:
     """The requests of one engine that finished since the last poll, without this product's own.
 
     Those that are ``early`` finished before this sidecar listened, at any time. ``is_plain``: the
-    engine does not speculate, as its plug-in says.
+    engine does not speculate, as its plug-in says. ``longest`` is of ``longest_length``.
     """
 
     key: EngineKey
     is_plain: bool
+    longest: int | None = None
     early: tuple[FinishedRequest, ...]
     recent: tuple[FinishedRequest, ...]
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from sidecar.analysis.findings.long_requests import LongRequests
 from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.findings.synthetic_acceptance import SyntheticAcceptance
@@ -15,7 +16,7 @@ from sidecar.wording.findings.explanation import (
     speculating_engine,
     speculation_of,
 )
-from sidecar.wording.numbers import percent
+from sidecar.wording.numbers import counted, percent
 
 _UPDATED: Final = (
     "If the target's weights are updated in place, as in reinforcement learning, update the draft"
@@ -136,4 +137,33 @@ SYNTHETIC_ACCEPTANCE: Final = Words(
     runbook="SpecDecodeAcceptanceCollapsed",
 )
 
-WORDS: Final = (MISMATCH, NOT_SPECULATING, SYNTHETIC_ACCEPTANCE)
+
+def _long_requests(finding: LongRequests, _: ModelReport) -> Explanation:
+    requests = counted(finding.requests, "request")
+    return Explanation(
+        code=finding.code,
+        what=(
+            f"{requests} of the window became longer than {finding.longest:,} tokens, the most that"
+            " the draft takes with its draft tokens. While one of them runs, model runner V1 drafts"
+            f" for no request of the batch: at least {percent(finding.share)} of the time, at every"
+            " temperature and length."
+        ),
+        remedy=(
+            "If the draft was made for longer requests, raise its max_model_len in"
+            " --speculative-config; else try model runner V2 (VLLM_USE_V2_MODEL_RUNNER=1), or"
+            " route such requests to pods that do not speculate."
+        ),
+        expect="The other requests accept as much as while no such request runs.",
+        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+    )
+
+
+LONG_REQUESTS: Final = Words(
+    kind=LongRequests,
+    explain=_long_requests,
+    why="a long request stops all drafts",
+    remedy="raise the draft's max_model_len, or route these",
+    runbook="SpecDecodeAcceptanceLow",
+)
+
+WORDS: Final = (MISMATCH, NOT_SPECULATING, SYNTHETIC_ACCEPTANCE, LONG_REQUESTS)

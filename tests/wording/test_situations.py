@@ -159,7 +159,7 @@ SITUATIONS = [
      "greedy_drafting", PROBABILISTIC, ROUTE, "0.400 became 0.715 on the lab"),
     ("hot only, MTP", Pod({HOT: 0.4}, replace(DRAFT, method="deepseek_mtp")),
      "greedy_drafting", PROBABILISTIC, ROUTE, "vLLM honours the option for MTP"),
-    ("mixed", Pod({"0": 0.86, HOT: 0.4}, DRAFT), "greedy_drafting", "3.60 at temperature 0 here", ROUTE,
+    ("mixed", Pod({"0": 0.86, HOT: 0.4}, DRAFT), "greedy_drafting", "3.60 at temperature 0", ROUTE,
      "what requests at temperature 0 accept bounds the gain"),
     ("hot with top-k 20", Pod({HOT: 0.44}, DRAFT, way="filtered"),
      "greedy_drafting", "44% became 67%", ROUTE, "it shrinks the gain: 0.444 became 0.669"),

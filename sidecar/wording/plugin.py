@@ -81,6 +81,16 @@ _NEVER_CONNECTED: Final = (
     " has a line with `specdec`. If vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it,"
     " and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 )
+_LOADED: Final = (
+    "vLLM has loaded the plug-in, which connects with the next request: then the split by"
+    " temperature begins."
+)
+_LOADED_UNDER_TRAFFIC: Final = (
+    "vLLM has loaded the plug-in and serves requests, but no plug-in has connected, so there is no"
+    " split by temperature. Either it sends to another socket than this sidecar's"
+    " (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory that both share), or it"
+    f" refused this vLLM or failed: then vLLM's log has a line with `specdec`. {_DOCTOR}"
+)
 _NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
     "No plug-in has connected although vLLM serves requests, so there is no split by temperature."
     " The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR` writes"
@@ -158,6 +168,8 @@ def _not_connected(report: PluginReport) -> str:
         return _CANNOT_LISTEN.format(report.problem)
     if report.heard:
         return _GONE
+    if report.is_loaded:
+        return _LOADED_UNDER_TRAFFIC if report.has_served else _LOADED
     return _NEVER_CONNECTED_UNDER_TRAFFIC if report.has_served else _NEVER_CONNECTED
 
 

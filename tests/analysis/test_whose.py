@@ -603,6 +603,14 @@ def test_requests_that_pass_without_a_plugin_are_noted_until_one_connects(server
     assert not server.poll(snap(drafts=9)).plugin.has_served
 
 
+@pytest.mark.parametrize("server_id", [None, "an id"])
+def test_the_id_on_vllms_page_tells_that_the_plug_in_is_loaded(server_id):
+    server = new_server(server_id)
+    server.poll(snap(drafts=0))
+
+    assert server.report().plugin.is_loaded == (server_id is not None)
+
+
 def test_a_life_goes_on_when_vllm_makes_its_engine_s_counters_anew():
     """The process and the plug-in go on (elastic expert parallelism)."""
     server = Server(thresholds={"min_requests": 1})

@@ -47,6 +47,14 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
             "The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR`",
         ),
         (
+            replace(NEVER_CONNECTED, is_loaded=True),
+            "vLLM has loaded the plug-in, which connects with the next request",
+        ),
+        (
+            replace(NEVER_CONNECTED, is_loaded=True, has_served=True),
+            "vLLM has loaded the plug-in and serves requests, but no plug-in has connected, so",
+        ),
+        (
             replace(
                 OBSERVING,
                 state=PluginState.SEVERAL_SENDERS,

@@ -640,6 +640,7 @@ class Lives:
             shared=tuple(key for key in self._counted if key in shared),
             elsewhere=len(elsewhere),
             replicas=self._replicas(elsewhere),
+            is_loaded=self._page is not None and bool(self._page.servers),
         )
 
     def _replicas(self, lives: Iterable[Life]) -> tuple[EngineKey, ...]:

@@ -72,6 +72,7 @@ class PluginReport:
     replicas: tuple[EngineKey, ...] = ()
     # whether vLLM has served requests for a while, and no plug-in has ever connected
     has_served: bool = False
+    is_loaded: bool = False  # vLLM's page has the id that the plug-in puts there
 
 
 def plugin_state(

@@ -21,7 +21,17 @@ from dashboards.builders.fleet_state import (
 from dashboards.builders.layout import Line, beside
 from dashboards.builders.operator_answers import UNKNOWN
 from dashboards.builders.panels import Mapping, Query, figure, states
-from dashboards.builders.query import MODEL, POD, alerts, lately, number, series, total, worst
+from dashboards.builders.query import (
+    MODEL,
+    POD,
+    alerts,
+    lately,
+    number,
+    recorded,
+    series,
+    total,
+    worst,
+)
 
 _LIGHT: Final[Mapping] = {
     0: ("none", "green"),
@@ -33,6 +43,8 @@ _LIGHT: Final[Mapping] = {
 _KNOWN: Final = number(PODS)
 _UP: Final = number(UP)
 _MISSING: Final = f"({_KNOWN} - {_UP})"
+# Targets that Prometheus could never scrape; of them nothing is known but where they are.
+_UNSCRAPED: Final = number(recorded("unscraped:bool", "sidecar"))
 _JUDGED: Final = lately(series("model_verdict", 'verdict!="insufficient_data"'))
 
 
@@ -85,17 +97,19 @@ def _pods() -> stat.Panel:
 
 
 def _up() -> stat.Panel:
+    known = f"({_KNOWN} + {_UNSCRAPED})"
     color = (
-        f"3 + 0 * ({number(DOWN)} > 0) or 1 + 0 * ({_MISSING} > 0 or {_KNOWN} == 0) or vector(0)"
+        f"3 + 0 * ({number(DOWN)} > 0 or {_UNSCRAPED} > 0)"
+        f" or 1 + 0 * ({_MISSING} > 0 or {known} == 0) or vector(0)"
     )
 
     return _told(
         "Pods up",
-        "Pods whose sidecar and vLLM both answer, of all. Red: one is down. Purple: the last pod of"
-        " a model is gone, although it had requests. A model that was idle when it was scaled to"
-        " zero does not count.",
+        "Pods whose sidecar and vLLM both answer, of all, with targets that Prometheus could never"
+        " scrape. Red: one is down. Purple: the last pod of a model is gone, although it had"
+        " requests. A model that was idle when it was scaled to zero does not count.",
         "Check what is down first, on top of the table of pods: nothing is known about it.",
-        counted(color, up=_UP, known=_KNOWN),
+        counted(color, up=_UP, known=known),
         "{{up}} of {{known}}",
         empty="-",
     )

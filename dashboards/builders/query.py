@@ -41,7 +41,7 @@ def recorded(name: str, by: str = "model", *matchers: str) -> str:
 
     ``name`` lacks the prefix, ``model:specdec_``, in which ``by`` takes the place of ``model``.
     """
-    labels = (POD if by == "pod" else MODEL).split(", ")
+    labels = {"pod": POD, "sidecar": SIDECAR}.get(by, MODEL).split(", ")
     return _selector(
         f"{by}:specdec_{name}", (*(f'{label}=~"${label}"' for label in labels), *matchers)
     )

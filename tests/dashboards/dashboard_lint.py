@@ -31,7 +31,8 @@ OTHERS = {
 OPTIONAL = ("cluster", "namespace", "pod")
 SCRAPE = (*OPTIONAL, "job", "instance")
 RECORDED = {rule["record"] for rule in shipped() if "record" in rule}
-BY_LEVEL = {"fleet": (), "pod": (*SCRAPE, "model_name")}  # the labels that a recorded series has
+# the labels that a recorded series has
+BY_LEVEL = {"fleet": (), "sidecar": SCRAPE, "pod": (*SCRAPE, "model_name")}
 BY_MODEL = ("cluster", "namespace", "model_name")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
 SELECTION = ("alertname", True, "SpecDecode.*")  # of panels; inhibitions name alerts

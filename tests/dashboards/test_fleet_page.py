@@ -42,6 +42,7 @@ FLEETS = {
         good().failing(lambda poll: poll > 2 * (MINUTES - 10)),
         bad(ended=10),
     ],
+    "unscraped": [good()],
     "evicted": [good(ended=10, forgotten=True), bad(ended=10, forgotten=True)],
     "to-zero": [
         good(),
@@ -66,6 +67,8 @@ def more():
         yield from firing(each, "AcceptanceLowAtTemperature", "warning", 15, temperature="1+")
     yield from firing(lost, "SlowerThanPlain", "critical", 15)
     yield from firing(*FLEETS["ruled"], "BreakEven", "info", 15)
+    target = {"cluster": "unscraped", "namespace": "prod", "job": "vllm", "instance": "new:9911"}
+    yield sample("sidecar:specdec_unscraped:bool", target, 1)
     yield sample("fleet:specdec_runbooks:any", {"runbooks": "http://runbooks"}, 1)
     for fleet in ("losing", "ruled"):
         labels = {"cluster": fleet, "namespace": "prod", "model_name": "m"}
@@ -95,6 +98,8 @@ pytestmark = pytest.mark.servers
         ("vllm-down", UP, "1 of 3", "red"),
         ("scaled-down", UP, "1 of 1", "green"),
         ("all-down", UP, "0 of 2", "red"),
+        ("unscraped", UP, "1 of 2", "red"),
+        ("unscraped", LOSING_PODS, "0 of 1", "green"),
         ("evicted", UP, "0 of 2", PURPLE),
         ("to-zero", UP, "1 of 1", "green"),
         ("to-zero", MODELS, "0 of 1", "green"),

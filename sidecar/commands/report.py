@@ -205,7 +205,8 @@ def _verdict_code(status: Mapping[str, Any]) -> int:
     models = status["models"] if status["scrape"]["up"] else ()
     judged = [model["judgement"] for model in models]
     losing = [one for one in judged if one["verdict"] == Verdict.NET_NEGATIVE]
-    if any(one["basis"] == Basis.SPEEDUP or one["has_collapsed"] for one in losing):
+    is_measured = any(one["basis"] == Basis.SPEEDUP for one in losing)
+    if is_measured or any(one["has_collapsed"] for one in judged):
         return _NET_NEGATIVE
     if not judged or any(one["verdict"] == Verdict.INSUFFICIENT_DATA for one in judged):
         return _NO_VERDICT

@@ -245,8 +245,8 @@ async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_say
     assert {total for _, total, _ in said} == {str(stages)}
     assert said[0][-1] == "3"
     assert refused[:2] == (1, "")
-    why = "status 400: This model's maximum context length is 20 tokens. However, your prompt"
-    assert f"{url}: a request for demo failed: {why} contains at least " in refused[2]
+    why = "status 400: the request is longer than the model's 20 tokens"
+    assert f"{url}: a request for demo failed: {why}\n" in refused[2]
 
 
 def test_new_prompts_begin_like_no_other_and_a_client_s_own_stays_the_same():

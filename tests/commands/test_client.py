@@ -145,19 +145,17 @@ LONG = "a secret prompt of many words, which nobody else is to read"
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"error": {"message": "the model takes\n2048 tokens"}}, ": the model takes 2048 tokens"),
-        ({"object": "error", "message": "before 0.11"}, ": before 0.11"),
-        ({"error": {"message": "a" * 1000}}, ": " + "a" * 300),
+        (
+            {"error": {"message": "This model's maximum context length is 2048 tokens. However"}},
+            ": the request is longer than the model's 2048 tokens",
+        ),
+        ({"error": {"message": "Received key abcd-SECRET"}}, ""),
         ({"error": {"message": f"invalid: '{LONG}'"}}, ""),
-        ({"error": {"message": f"invalid: '{LONG[9:25]}…'"}}, ""),
-        ({"error": {"message": "\x1b[31mred"}}, ""),
-        ({"error": {"message": {"input": LONG}}}, ""),
-        ({"detail": "no error"}, ""),
         ("<html>", ""),
         (["x"] * 100_000, ""),
     ],
 )
-async def test_a_refusal_is_in_the_server_s_own_words_unless_they_quote_the_prompt(
+async def test_a_refusal_says_that_a_request_is_too_long_and_repeats_nothing_else(
     body, said, served
 ):
     async def refuse(_request):

@@ -3,11 +3,13 @@
 It keeps times and counts, but never any text.
 """
 
+import asyncio
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 from uuid import uuid4
 
@@ -81,13 +83,6 @@ class _Event(BaseModel):
         return bool(self.choices) and ("role" not in self.delta or bool(self.delta.get("content")))
 
 
-class _Refusal(BaseModel):
-    """A reply with an error, as vLLM writes it: in the field ``error``, or itself before 0.11."""
-
-    message: str = ""
-    nested: str = Field("", validation_alias=AliasPath("error", "message"))
-
-
 async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: float) -> Sample:
     """Reads the reply to a request that was sent at ``begun``, in monotonic seconds.
 
@@ -138,8 +133,8 @@ _LONGEST_REPLY: Final = 600.0  # seconds
 _MOST_REPLY: Final = 64 * 1024 * 1024  # bytes
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 _MOST_SAID: Final = 64 * 1024  # bytes of a refusal
-_SAID: Final = 300  # characters of it that are repeated
-_QUOTED: Final = 12  # characters in a row that are the prompt's
+_MOST_WAIT: Final = 5.0  # seconds for it
+_TOO_LONG: Final = re.compile(rb"maximum context length (?:is|of) (\d{1,9}) tokens")
 
 
 class Client:
@@ -262,8 +257,11 @@ class Client:
             allow_redirects=False,
         ) as response:
             if response.status != 200:
-                said = await _read_at_most(response, _MOST_SAID)
-                raise BadReply(_refusal(response.status, said or b"", prompt))
+                said = b""
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_MOST_WAIT):
+                        said = await _read_at_most(response, _MOST_SAID) or b""
+                raise BadReply(_refusal(response.status, said))
             yield response
 
     @property
@@ -283,19 +281,15 @@ def _no_connection(error: aiohttp.ClientConnectionError) -> str:
     return f"the connection was closed ({kind}); is this vLLM's address, and http or https right?"
 
 
-def _refusal(status: int, said: bytes, prompt: str) -> str:
-    """The status and, in the server's own words, why; not if these quote the prompt."""
-    try:
-        answer = _Refusal.model_validate_json(said)
-    except ValueError:
-        return f"status {status}"
+def _refusal(status: int, said: bytes) -> str:
+    """The status and, if that is why, that the request is too long for the model.
 
-    message = " ".join((answer.nested or answer.message).split())[:_SAID]
-    pieces = [message[place : place + _QUOTED] for place in range(len(message) - _QUOTED + 1)]
-    quotes = any(piece in prompt for piece in pieces) or (prompt and prompt in message)
-    if not message or quotes or not message.isprintable():
+    Nothing else is repeated: a refusal may quote the prompt or the key.
+    """
+    found = _TOO_LONG.search(said)
+    if found is None:
         return f"status {status}"
-    return f"status {status}: {message}"
+    return f"status {status}: the request is longer than the model's {int(found[1])} tokens"
 
 
 def _reason(error: Exception) -> str:

@@ -159,7 +159,7 @@ class Traffic:
         for prompt in self._options.prompts:
             if await self._client.ask(prompt, _TEMPERATURE, max_tokens=1) is not None:
                 characters += len(prompt)
-            if characters >= _COUNTED:
+            if characters >= _COUNTED or not characters:  # the first one must be answered
                 break
 
         if not characters:

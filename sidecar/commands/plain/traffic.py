@@ -31,6 +31,7 @@ _WARMING_UP: Final = 5
 _LONG_TOKENS: Final = 2048
 _TIMES_AS_LONG: Final = 8
 _COUNTED: Final = 4000  # characters of prompts whose tokens are counted
+_LEAST_COUNTED: Final = 100
 _SPARE: Final = 64  # tokens of a chat's template, and what a tokenizer makes of cut words
 _OF_THE_CACHE: Final = 0.9
 _LONGER: Final = 2  # outputs of repeated prompts: there are fewer prefills even without a cache
@@ -152,22 +153,20 @@ class Traffic:
     async def _characters_per_token(self) -> float:
         """As the server's own count of the prompts' tokens says.
 
-        Each is a request of its own: together they may be longer than the model takes.
+        They are sent as one, since a chat's template counts for each request; a part of it where
+        the model takes no more.
         """
+        text = " ".join(self._options.prompts)[:_COUNTED]
         before = await self._prompt_tokens()
-        characters = 0
-        for prompt in self._options.prompts:
-            if await self._client.ask(prompt, _TEMPERATURE, max_tokens=1) is not None:
-                characters += len(prompt)
-            if characters >= _COUNTED or not characters:  # the first one must be answered
-                break
+        while await self._client.ask(text, _TEMPERATURE, max_tokens=1) is None:
+            text = text[: len(text) // 2]
+            if len(text) < _LEAST_COUNTED:
+                raise MeasurementError(
+                    f"{self._client.name}: a request failed: {self._client.last_fault}"
+                )
 
-        if not characters:
-            raise MeasurementError(
-                f"{self._client.name}: every prompt was refused: {self._client.last_fault}"
-            )
         tokens = await self._prompt_tokens() - before
-        return characters / tokens if tokens > 0 else 4.0
+        return len(text) / tokens if tokens > 0 else 4.0
 
     async def _prompt_tokens(self) -> float:
         try:

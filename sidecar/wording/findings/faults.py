@@ -145,8 +145,8 @@ def _long_requests(finding: LongRequests, _: ModelReport) -> Explanation:
         what=(
             f"At least {requests} of the window became longer than {finding.longest:,} tokens, the"
             " most that the draft takes with its draft tokens. While one of them runs, model"
-            f" runner V1 drafts for no request of the batch: at least {percent(finding.share)} of the time, at every"
-            " temperature and length."
+            " runner V1 drafts for no request of the batch: at least"
+            f" {percent(finding.share)} of the time, at every temperature and length."
         ),
         remedy=(
             "If the draft was made for longer requests, raise its max_model_len in"

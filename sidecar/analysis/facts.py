@@ -132,7 +132,7 @@ def gather(
             for by, cells in model.strata.items()
         },
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
-        overlong=model.overlong.found,
+        overlong=model.overlong.found(len(facts.present)),
         own=model.own,
         traffic=model.traffic.traffic(thresholds.min_requests) if facts.is_plain else None,
         endings=model.endings.report,

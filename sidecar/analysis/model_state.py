@@ -231,8 +231,11 @@ class ModelState:
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]
     ) -> dict[str, list[FinishedRequest]]:
+        """The users' requests, which this product's own are not."""
         by_temperature: dict[str, list[FinishedRequest]] = {}
         for request in requests:
+            if request.is_own:
+                continue
             by_temperature.setdefault(self._buckets.label(request.temperature), []).append(request)
         return by_temperature
 

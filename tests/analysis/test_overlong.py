@@ -17,12 +17,12 @@ def request(begin, end, prompt=3000, output=100):
     return finished(0, end, first_token=begin, prompt_tokens=prompt, output_tokens=output)
 
 
-def found(*requests, at=400.0, longest=2500, engine="0"):
+def found(*requests, at=400.0, longest=2500, engine="0", engines=1):
     overlong = OverlongRequests(300.0)
     overlong.mark(0.0)
     overlong.finished(engine, longest, requests)
     overlong.mark(at)
-    return overlong.found
+    return overlong.found(engines)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,14 @@ def test_any_number_of_requests_takes_bounded_memory_and_the_share_is_of_all_eng
     overlong.mark(-50.0)
     for number in range(5000):
         overlong.finished("0", 2500, [request(number / 20, number / 20 + 0.01)])
-    overlong.finished("1", 2500, [])
     overlong.mark(250.0)
 
-    assert overlong.found.requests == 256
-    assert overlong.found.share == pytest.approx(256 * 0.01 / 600)
+    seen = overlong.found(engines=2)
+    assert seen.requests == 256
+    assert seen.share == pytest.approx(256 * 0.01 / 600)
 
 
+@pytest.mark.parametrize("is_own", [False, True])  # whoever sent them
 @pytest.mark.parametrize(
     ("speculation", "configuration", "is_found"),
     [
@@ -80,13 +81,13 @@ def test_any_number_of_requests_takes_bounded_memory_and_the_share_is_of_all_eng
     ],
 )
 def test_it_is_found_where_the_plug_in_says_that_the_batch_is_not_drafted_for(
-    speculation, configuration, is_found
+    speculation, configuration, is_found, is_own
 ):
     """And comes before what would follow from it."""
     pod = Pod()
     pod.plugin.hello(speculation=speculation, configuration=configuration)
     for _ in range(60):
-        pod.plugin.finish(prompt_tokens=3000, accepted_tokens=3)
+        pod.plugin.finish(prompt_tokens=3000, accepted_tokens=3, is_own=is_own)
         pod.serve((0, 10, 2), (100, 10, 2))
 
     findings = pod.model().findings

@@ -554,8 +554,8 @@ class Lives:
                         key=life.key,
                         is_plain=life.hello.speculation is None,
                         longest=longest_length(life.hello),
-                        early=tuple(one for one in early if not one.is_own),
-                        recent=tuple(one for one in recent if not one.is_own),
+                        early=tuple(early),
+                        recent=tuple(recent),
                     )
             if not life.connections:  # its report will not be completed
                 reason = UNCONFIRMED if life.confirmed is None else LOST

@@ -28,7 +28,7 @@ class CountedLife:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequests:
-    """The requests of one engine that finished since the last poll, without this product's own.
+    """The requests of one engine that finished since the last poll.
 
     Those that are ``early`` finished before this sidecar listened, at any time. ``is_plain``: the
     engine does not speculate, as its plug-in says. ``longest`` is of ``longest_length``.

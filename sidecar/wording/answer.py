@@ -108,16 +108,21 @@ def answer(report: Report) -> Answer:
         return _without_drafts(report)
 
     answers = {model.model_name: _of(model, report.plugin) for model in told}
-    verdicts = {model.model_name: _worst(model) for model in told}
-    name = min(answers, key=lambda name: (_WORST_FIRST.index(answers[name].tone), verdicts[name]))
+    ranks = {model.model_name: _rank(_worst(model)) for model in told}
+    name = min(answers, key=lambda name: (_WORST_FIRST.index(answers[name].tone), ranks[name]))
     worst = answers[name]
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
-def _worst(model: ModelReport) -> int:
-    """The place of the model's worst verdict among all, the worst first."""
+def _rank(verdict: Verdict) -> int:
+    """Its place among all, the worst first."""
+    return [*TONES].index(verdict)
+
+
+def _worst(model: ModelReport) -> Verdict:
+    """The worst verdict of the model and its temperatures."""
     judged = [model.judgement, *(bucket.judgement for bucket in model.temperatures)]
-    return min([*TONES].index(judgement.verdict) for judgement in judged)
+    return min((judgement.verdict for judgement in judged), key=_rank)
 
 
 def _drafts(model: ModelReport) -> bool:
@@ -229,7 +234,7 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
 
     found = _judged(model, plugin)
     room = room_sentence(model)
-    pays = model.judgement.verdict is Verdict.NET_POSITIVE
+    pays = _worst(model) is Verdict.NET_POSITIVE
     if room and pays and model.judgement.by_speedup is None:
         why = f"The rule of thumb does not know that: {room} {found.why}"
         return Answer(f"{found.text} But requests wait for room.", "even", why)
@@ -285,8 +290,7 @@ def _is_worse(verdict: Verdict, than: Verdict) -> bool:
     """
     if verdict is Verdict.INSUFFICIENT_DATA:
         return False
-    worst_first = list(TONES)
-    return worst_first.index(verdict) < worst_first.index(than)
+    return _rank(verdict) < _rank(than)
 
 
 def _with(split: Split, verdict: Verdict) -> Split:
@@ -295,6 +299,7 @@ def _with(split: Split, verdict: Verdict) -> Split:
 
 def _by_temperature(split: Split, drafted: str) -> Answer:
     losing = _with(split, Verdict.NET_NEGATIVE)
+    losing = [bucket for bucket in losing if _is_measured([bucket])] or losing
     even = _with(split, Verdict.BREAK_EVEN)
     listed = _listed(split)
 
@@ -319,8 +324,8 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
 def _said_of(split: Split, text: str, why: str) -> Answer:
     """An answer about temperatures of one verdict."""
     tone = min((tone_of(bucket.judgement) for bucket in split), key=_WORST_FIRST.index)
-    loses = any(bucket.judgement.verdict is Verdict.NET_NEGATIVE for bucket in split)
-    return Answer(text, tone, f"{why} {_MEASURE}" if loses and not _is_measured(split) else why)
+    is_ruled_out = bool(_with(split, Verdict.NET_NEGATIVE)) and not _is_measured(split)
+    return Answer(text, tone, f"{why} {_MEASURE}" if is_ruled_out else why)
 
 
 def _subject(split: Split) -> str:

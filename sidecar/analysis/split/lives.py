@@ -640,7 +640,7 @@ class Lives:
             shared=tuple(key for key in self._counted if key in shared),
             elsewhere=len(elsewhere),
             replicas=self._replicas(elsewhere),
-            is_loaded=self._page is not None and bool(self._page.servers),
+            is_loaded=self._is_loaded,
         )
 
     def _replicas(self, lives: Iterable[Life]) -> tuple[EngineKey, ...]:
@@ -649,6 +649,12 @@ class Lives:
             return ()
         named = dict.fromkeys(life.named for life in lives)
         return tuple(key for name in named for key in self._page.keys_of(*name))
+
+    @property
+    def _is_loaded(self) -> bool:
+        """Whether the page has an id that is no earlier start's: a page of one process has none."""
+        page = self._page
+        return page is not None and page.process_start is not None and bool(page.servers)
 
     @property
     def _has_served_unheard(self) -> bool:

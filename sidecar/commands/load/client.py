@@ -257,11 +257,7 @@ class Client:
             allow_redirects=False,
         ) as response:
             if response.status != 200:
-                said = b""
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_MOST_WAIT):
-                        said = await _read_at_most(response, _MOST_SAID) or b""
-                raise BadReply(_refusal(response.status, said))
+                raise BadReply(await _refusal(response))
             yield response
 
     @property
@@ -281,15 +277,22 @@ def _no_connection(error: aiohttp.ClientConnectionError) -> str:
     return f"the connection was closed ({kind}); is this vLLM's address, and http or https right?"
 
 
-def _refusal(status: int, said: bytes) -> str:
+async def _refusal(response: aiohttp.ClientResponse) -> str:
     """The status and, if that is why, that the request is too long for the model.
 
     Nothing else is repeated: a refusal may quote the prompt or the key.
     """
+    said = b""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_MOST_WAIT):
+            said = await _read_at_most(response, _MOST_SAID) or b""
+
     found = _TOO_LONG.search(said)
     if found is None:
-        return f"status {status}"
-    return f"status {status}: the request is longer than the model's {int(found[1])} tokens"
+        return f"status {response.status}"
+    return (
+        f"status {response.status}: the request is longer than the model's {int(found[1])} tokens"
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -105,9 +105,10 @@ def _up() -> stat.Panel:
 
     return _told(
         "Pods up",
-        "Pods whose sidecar and vLLM both answer, of all, with targets that Prometheus could never"
-        " scrape. Red: one is down. Purple: the last pod of a model is gone, although it had"
-        " requests. A model that was idle when it was scaled to zero does not count.",
+        "Pods whose sidecar and vLLM both answer, out of all, including targets that Prometheus"
+        " could never scrape, whichever model is selected. Red: one is down. Purple: the last pod"
+        " of a model is gone, although it had requests. A model that was idle when it was scaled to"
+        " zero does not count.",
         "Check what is down first, on top of the table of pods: nothing is known about it.",
         counted(color, up=_UP, known=known),
         "{{up}} of {{known}}",

@@ -145,10 +145,10 @@ def own_sentence(model: ModelReport) -> str:
     if not (own.requests or own.drafts):
         return ""
     return (
-        f"In the last {duration(own.seconds)}, the sidecar's own commands (baseline, sweep, compare"
-        f" or fidelity) sent {counted(own.requests or 0, 'request')} that ended. They are in no"
-        " temperature, finding or checklist, but in vLLM's counters, and so in the acceptance rate"
-        " and the speed of all requests together."
+        f"In the last {duration(own.seconds)}, {counted(own.requests or 0, 'request')} of the"
+        " sidecar's own commands (baseline, sweep, compare or fidelity) finished. They count in no"
+        " temperature, finding or checklist. vLLM's counters include them, and so do the acceptance"
+        " rate and the speed of all requests together."
     )
 
 

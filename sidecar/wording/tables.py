@@ -38,8 +38,8 @@ LOWER: Final = (
 )
 PRICES: Final = ("price", "with speculation", "without (baseline)")
 OTHER_PRICES: Final = (
-    "What it costs in time to first token, prefix-cache hits and throughput depends on the"
-    " requests: `specdec-sidecar sweep --against` compares these on the same ones."
+    "The cost in time to first token, prefix-cache hits and throughput depends on the requests."
+    " `specdec-sidecar sweep --against` compares it on the same ones."
 )
 
 Cells = Sequence[str]

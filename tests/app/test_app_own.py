@@ -45,7 +45,10 @@ async def test_requests_of_its_own_commands_are_in_no_temperature_and_the_page_s
         samples = await page()
 
     # what the first report has may be from before the sidecar listened
-    sent = [int(number) for number in re.findall(r" sent (\d+) request", " ".join(said))]
+    sent = [
+        int(number)
+        for number in re.findall(r" (\d+) requests of the sidecar's own", " ".join(said))
+    ]
     assert [OURS / 2 < number <= OURS for number in sent] == [True] * is_own
     assert (samples.value("specdec_drafts_total", temperature="1+") == 0) == is_own
     assert (samples.sum("specdec_drafts_total") < drafts) == is_own

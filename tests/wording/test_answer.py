@@ -145,6 +145,15 @@ def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expecte
     assert why(split) == f"Acceptance rate by temperature: {', '.join(judged)}.{measure}"
 
 
+def test_a_measured_loss_is_told_without_one_by_the_rule_of_thumb():
+    measured = temperature("0", BAD, 0.4, 0.6, judgement=judgement(BAD, 0.4, by_speedup=True))
+    both = model(measured, temperature("1+", BAD, 0.3, 0.4))
+
+    assert text_and_tone(both) == (
+        "Speculation does not pay at temperature 0, which has 60% of the draft tokens.", "bad"
+    )  # fmt: skip
+
+
 def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
     """Those that lose had too little traffic for a verdict of their own, or none lately."""
     split = model(
@@ -189,13 +198,7 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     ("verdict", "expected"),
     [
         (BAD, (f"{RULED} does not pay on average.", "even")),
-        (
-            EVEN,
-            (
-                f"{RULED} roughly breaks even on average.",
-                "even",
-            ),
-        ),
+        (EVEN, (f"{RULED} roughly breaks even on average.", "even")),
         (GOOD, (f"{RULED} pays on average.", "even")),
         (NONE, ("Not enough traffic for a verdict.", "mute")),
     ],
@@ -396,6 +399,11 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     assert pressed.tone == "even"
     assert pressed.text.endswith("But requests wait for room.")
     assert "3 requests running, and 5 requests waiting for room" in pressed.why
+
+    loses = temperature("1+", BAD, 0.3)
+    hot = answer(report(model(temperature("0", GOOD), loses, engines=(waits,))))
+    assert hot.text.startswith(f"{LOSES} temperature 1+")
+    assert "wait" not in hot.text
 
     calm = answer(report(model(temperature("0", GOOD))))
     assert calm.tone == "even"

@@ -143,9 +143,9 @@ def _long_requests(finding: LongRequests, _: ModelReport) -> Explanation:
     return Explanation(
         code=finding.code,
         what=(
-            f"At least {requests} of the window became longer than {finding.longest:,} tokens, the"
-            " most that the draft takes with its draft tokens. While one of them runs, model"
-            " runner V1 drafts for no request of the batch: at least"
+            f"At least {requests} in the window grew past {finding.longest:,} tokens, which is all"
+            " that the draft can handle with its draft tokens. While one of them runs, model runner"
+            " V1 accepts no draft token of any request in the batch: at least"
             f" {percent(finding.share)} of the time, at every temperature and length."
         ),
         remedy=(

@@ -137,9 +137,9 @@ def _memory(configuration: Configuration, speculation: Speculation) -> str:
         return text
 
     return (
-        f"{text} On model runner V1, vLLM's memory profiling leaves them out: lower"
-        " --gpu-memory-utilization so that as much of the GPU's memory stays free. A request's seed"
-        " no longer makes its output reproducible there."
+        f"{text} On model runner V1, vLLM's memory profiling leaves them out, so"
+        " lower --gpu-memory-utilization enough to keep that memory free. There, a request's seed"
+        " no longer makes its output reproducible."
     )
 
 

@@ -296,7 +296,7 @@ def test_with_a_baseline_s_cache_there_is_the_price_in_room_and_nothing_of_other
     page = text(reports.timed_model(loads=(load,), plain_cache=plain))
     assert (
         "demo: the price with speculation without (baseline) KV cache of an engine, tokens 442,368"
-        " 500,000 requests of 3,100 tokens that fit 142 161 What it costs in time to first token,"
+        " 500,000 requests of 3,100 tokens that fit 142 161 The cost in time to first token,"
     ) in page
     assert "89%" not in page
     assert "the price" not in text(reports.timed_model())

@@ -7,13 +7,15 @@ from typing import Final
 from sidecar.errors import ScrapeError
 
 _FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are shown
+_FRESH: Final = 2.0  # seconds; a busy machine misses two intervals of 100 ms without any fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeReport:
     """How polling vLLM goes.
 
-    ``up``: the last poll succeeded and is at most two intervals old. ``interval`` is in force now.
+    ``up``: the last poll succeeded and is at most two intervals, or two seconds, old. ``interval``
+    is in force now.
     """
 
     up: bool = False
@@ -44,6 +46,6 @@ class ScrapeReport:
 
     def at(self, now: float, restarts: int) -> "ScrapeReport":
         """At ``now``; ``restarts`` is how often vLLM has restarted."""
-        longest = _FRESH_INTERVALS * self.interval
+        longest = max(_FRESH_INTERVALS * self.interval, _FRESH)
         is_recent = self.last_scrape is not None and now - self.last_scrape <= longest
         return replace(self, up=is_recent and self.last_error is None, vllm_restarts=restarts)

@@ -16,8 +16,8 @@ METRICS: Final = (
     REPORT.gauge(
         "up",
         (
-            "1 if the last poll of vLLM's /metrics succeeded and is at most two intervals old, "
-            "else 0."
+            "1 if the last poll of vLLM's /metrics succeeded and is at most two intervals (or "
+            "two seconds) old, else 0."
         ),
         value=lambda report: report.scrape.up,
     ),

@@ -68,6 +68,10 @@ def test_a_page_grows_stale_after_two_intervals():
     server.state.scraped(1001.0, 0.5, 50.0, page(snap()))
     assert server.state.report(1100.0).scrape.up
     assert not server.state.report(1101.5).scrape.up
+    # A short one does not: a busy machine polls late.
+    server.state.scraped(1200.0, 0.01, 0.1, page(snap()))
+    assert server.state.report(1202.0).scrape.up
+    assert not server.state.report(1202.1).scrape.up
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,25 @@ it is unknown.
 
 from typing import Final
 
-from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE
+from dashboards.builders.expressions import (
+    JUDGED_BY_ACCEPTANCE,
+    has_verdict,
+    measured_loss,
+    unmeasured,
+)
 from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import Mapping
 from dashboards.builders.query import (
     MODEL,
+    PHRASES,
     POD,
     SIDECAR,
-    banded,
     known,
     lately,
     least,
     missing,
-    missing_phrase,
     own_threshold,
+    phrase,
     reached,
     recorded,
     series,
@@ -34,17 +39,18 @@ STATES: Final[Mapping] = {
     1: VERDICTS[0],
     2: VERDICTS[1],
     3: VERDICTS[2],
-    4: ("gone", VERDICTS[3][1]),
-    5: ("loses in part", "orange"),
-    6: VERDICTS[4],
-    7: ("vLLM down", "red"),
-    8: ("sidecar down", "red"),
+    4: VERDICTS[3],
+    5: VERDICTS[4],
+    6: ("gone", VERDICTS[5][1]),
+    7: ("loses in part", "orange"),
+    8: VERDICTS[6],
+    9: ("vLLM down", "red"),
+    10: ("sidecar down", "red"),
 }
-_OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < 7}
-_ALL_DOWN: Final = 7
-MODEL_STATES: Final[Mapping] = _OF_MODELS | {4: VERDICTS[3], _ALL_DOWN: ("all pods down", "red")}
+_ALL_DOWN: Final = 9
+_OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < _ALL_DOWN}
+MODEL_STATES: Final[Mapping] = _OF_MODELS | {6: VERDICTS[5], _ALL_DOWN: ("all pods down", "red")}
 
-_LOSES: Final = 'verdict="net_negative"'
 # What is on the page of every sidecar that reaches its vLLM, and on no other.
 _RUNNING: Final = series("requests_running")
 # Every pod that is there or is missing; without a model if its vLLM has not been up.
@@ -60,47 +66,41 @@ _DOWN_MODELS: Final = (
 )
 
 
-def whole(verdict: str, *, over_time: bool = False) -> str:
-    """1 for each pod with this verdict as a whole, 0 for the others.
-
-    ``over_time``: if it had it within the step, for a band.
-    """
-    read = banded if over_time else lately
-    return read(series("model_verdict", f'verdict="{verdict}"'))
-
-
-def at_temperature(verdict: str, *, over_time: bool = False) -> str:
-    """The same for each temperature of each pod."""
-    read = banded if over_time else lately
-    return read(series("verdict", f'verdict="{verdict}"'))
-
-
 def _verdicts(by: str, unknown: str = "", *, over_time: bool = False) -> str:
     """Each group's worst verdict as its state; a part that loses is a temperature or an engine."""
-    read = banded if over_time else lately
-    loses = whole("net_negative", over_time=over_time)
-    temperatures = at_temperature("net_negative", over_time=over_time)
-    part = f"{temperatures} or {read(series('engine_verdict', _LOSES))}"
 
-    found = [f"6 * ({worst(by, loses)} == 1)", f"5 * ({worst(by, part)} == 1)"]
-    found += [unknown] if unknown else []
-    found += [
-        f"3 * ({worst(by, whole('break_even', over_time=over_time))} == 1)",
-        f"2 * ({worst(by, whole('net_positive', over_time=over_time))} == 1)",
+    def held(metric: str, name: str) -> str:
+        return has_verdict(metric, name, over_time=over_time)
+
+    def lost(metric: str) -> str:
+        return measured_loss(metric, over_time=over_time)
+
+    parts = ("verdict", "engine_verdict")
+    low = " or ".join(held(metric, "net_negative") for metric in ("model_verdict", *parts))
+    states = [
+        (8, lost("model_verdict")),
+        (7, " or ".join(map(lost, parts))),
+        (5, low),
+        (4, unmeasured("model_verdict", over_time=over_time)),
+        (3, held("model_verdict", "break_even")),
+        (2, held("model_verdict", "net_positive")),
     ]
+    found = [f"{code} * ({worst(by, each)} == 1)" for code, each in states]
+    if unknown:
+        found.insert(2, unknown)
 
     return " or ".join([*found, worst(by, f"{recorded('speculates:bool', 'pod')} == 0")])
 
 
 _AS_DOWN: Final = worst(
     SIDECAR,
-    f"({reached()} == 0) + 8 or ({series('up')} == 0) + 7 or 4 *"
+    f"({reached()} == 0) + 10 or ({series('up')} == 0) + 9 or 6 *"
     f" {missing(SIDECAR, series('build_info'))}",
 )
 # Each known pod's state: what is down comes first, then the verdict.
 STATE: Final = (
     f"({PODS} * on ({SIDECAR}) group_left () {_AS_DOWN}"
-    f" or {_verdicts(POD, f'4 * {missing(POD, _RUNNING)}')} or {PODS})"
+    f" or {_verdicts(POD, f'6 * {missing(POD, _RUNNING)}')} or {PODS})"
 )
 
 
@@ -109,11 +109,12 @@ def model_state(*, over_time: bool = False) -> str:
 
     Down if all its pods are; without one of its pods unknown, unless another one loses.
     """
-    unknown = f"4 * group by ({MODEL}) {missing(POD, _RUNNING)}"
+    unknown = f"6 * group by ({MODEL}) {missing(POD, _RUNNING)}"
     verdicts = _verdicts(MODEL, unknown, over_time=over_time)
     return f"{_ALL_DOWN} * {_DOWN_MODELS} or {verdicts} or {MODELS}"
 
 
+LOSING: Final = measured_loss("model_verdict")
 # The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that
 # judged it.
 MEASURED: Final = worst(POD, lately(series("break_even_acceptance_ratio")))
@@ -129,10 +130,12 @@ def counted(color: str, **counts: str) -> str:
     """One series with the value of ``color``, and each count as a label.
 
     Its legend can then say "x of y".
-    A count ``missing`` is a phrase, or nothing where it is 0.
+    Counts of ``PHRASES`` are phrases, or nothing where they are 0.
     """
     told = [
-        missing_phrase(expression) if name == "missing" else f'count_values("{name}", {expression})'
+        phrase(name, expression, *PHRASES[name])
+        if name in PHRASES
+        else f'count_values("{name}", {expression})'
         for name, expression in counts.items()
     ]
     joined = told[0]

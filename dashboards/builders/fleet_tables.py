@@ -7,19 +7,23 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import table
 
-from dashboards.builders.expressions import ACCEPTANCE_BY_NAMESPACE, ACCEPTANCE_BY_POD, verdict_code
+from dashboards.builders.expressions import (
+    ACCEPTANCE_BY_NAMESPACE,
+    ACCEPTANCE_BY_POD,
+    has_verdict,
+    verdict_code,
+)
 from dashboards.builders.findings import columns, explained
 from dashboards.builders.fleet_state import (
     BREAK_EVEN,
+    LOSING,
     MODEL_STATES,
     PODS,
     SPEEDUP,
     STATE,
     STATES,
     UP,
-    at_temperature,
     model_state,
-    whole,
 )
 from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import COUNT, SECONDS, SHARE, TIMES
@@ -55,8 +59,8 @@ def worst_temperatures() -> table.Panel:
         (
             (
                 "Every temperature of each model: its verdict on the worst pod, on how many pods it"
-                " loses, its acceptance over all pods and on the lowest, its lowest speedup, and"
-                " its share of the model's draft tokens."
+                " loses, by time or by the rule of thumb, its acceptance over all pods and on the"
+                " lowest, its lowest speedup, and its share of the model's draft tokens."
             ),
             (
                 "Click a temperature for its dashboard. If it loses on many pods, sample its"
@@ -71,8 +75,8 @@ def worst_temperatures() -> table.Panel:
         [
             Value(verdict_code(_BUCKET), "Verdict", COUNT, VERDICTS, 190),
             Value(
-                f"sum by ({_BUCKET}) ({at_temperature('net_negative')})",
-                "Pods losing",
+                f"sum by ({_BUCKET}) ({has_verdict('verdict', 'net_negative')})",
+                "Pods low",
                 width=_NARROW,
             ),
             Value(f"sum by ({_BUCKET}) ({judged})", "Pods judged", width=_NARROW),
@@ -107,7 +111,7 @@ def models() -> table.Panel:
         (
             (
                 "Worst: the verdict on the model's worst pod. Pods: also those that are missing;"
-                " down: of these, without answer or gone; losing: net_negative. Break-even: the"
+                " down: of these, without answer or gone; losing: as measured. Break-even: the"
                 " acceptance rate that pays for drafting. Speedup, P99 and KV peak are those of the"
                 " worst pod."
             ),
@@ -121,7 +125,7 @@ def models() -> table.Panel:
             Value(model_state(), "Worst", COUNT, MODEL_STATES, 190),
             Value(f"count by ({MODEL}) ({PODS})", "Pods", width=70),
             Value(f"count by ({MODEL}) ({PODS}) - {up}", "Down", width=70),
-            Value(f"sum by ({MODEL}) ({whole('net_negative')})", "Losing", width=80),
+            Value(f"sum by ({MODEL}) ({LOSING})", "Losing", width=80),
             Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE, width=_NARROW),
             Value(f"avg by ({MODEL}) ({BREAK_EVEN})", "Break-even", SHARE, width=_NARROW),
             Value(least(MODEL, SPEEDUP), "Speedup", TIMES, width=_NARROW),

@@ -5,21 +5,20 @@ from typing import Final
 from grafana_foundation_sdk.builders import stat, statetimeline
 from grafana_foundation_sdk.models.common import BigValueTextMode
 
-from dashboards.builders.expressions import shown
+from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE, has_verdict, shown
 from dashboards.builders.fleet_state import (
     DOWN,
     GREY,
+    LOSING,
     MODEL_STATES,
     MODELS,
     PODS,
     UP,
-    at_temperature,
     counted,
     model_state,
-    whole,
 )
 from dashboards.builders.layout import Line, beside
-from dashboards.builders.operator_answers import UNKNOWN
+from dashboards.builders.operator_answers import AMBER, UNKNOWN
 from dashboards.builders.panels import Mapping, Query, figure, states
 from dashboards.builders.query import (
     MODEL,
@@ -39,6 +38,7 @@ _LIGHT: Final[Mapping] = {
     2: ("some", "orange"),
     3: ("some", "red"),
     4: ("nothing to do", GREY),
+    5: ("not measured", AMBER),
 }
 _KNOWN: Final = number(PODS)
 _UP: Final = number(UP)
@@ -59,39 +59,51 @@ def _told(title: str, read: str, do: str, expr: str, legend: str, *, empty: str)
     return panel.text_mode(BigValueTextMode.NAME)
 
 
-def _losing(some: str, known: str) -> str:
-    """Red if some lose; else green only if all that is known is there, and anything at all."""
-    return f"3 + 0 * ({some} > 0) or 1 + 0 * ({_MISSING} > 0 or {known} == 0) or vector(0)"
+def _losing(some: str, unmeasured: str, known: str) -> str:
+    """Red if some lose; else green only if all that is known is there, and was measured."""
+    return (
+        f"3 + 0 * ({some} > 0) or 1 + 0 * ({_MISSING} > 0 or {known} == 0)"
+        f" or 5 + 0 * ({unmeasured} > 0) or vector(0)"
+    )
 
 
 def _models() -> stat.Panel:
-    some, known = number(f"{worst(MODEL, whole('net_negative'))} == 1"), number(MODELS)
+    some, known = number(f"{worst(MODEL, LOSING)} == 1"), number(MODELS)
+    unmeasured = number(worst(MODEL, JUDGED_BY_ACCEPTANCE))
 
     return _told(
         "Models that do not pay",
         "Models of which at least one pod, over all its requests, loses by speculating; of all"
-        " models. Purple: none loses, but a pod is missing.",
+        " models. Purple: none loses, but a pod is missing. Amber: some pods have no baseline, so"
+        " that only the rule of thumb judges them.",
         "One of many: that model's draft or traffic. All at the same time: a rollout or new"
         " prompts.",
-        counted(_losing(some, known), losing=some, known=known),
-        "{{losing}} of {{known}}",
+        counted(_losing(some, unmeasured, known), losing=some, known=known, unmeasured=unmeasured),
+        "{{losing}} of {{known}}{{unmeasured}}",
         empty="-",
     )
 
 
 def _pods() -> stat.Panel:
-    some, judged = number(f"{whole('net_negative')} == 1"), number(f"{_JUDGED} == 1")
+    some, judged = number(f"{LOSING} == 1"), number(f"{_JUDGED} == 1")
+    unmeasured = number(worst(POD, JUDGED_BY_ACCEPTANCE))
 
     return _told(
         "Pods that do not pay",
-        "Pods whose verdict is net_negative, of all: by time if there is a reference without"
-        " speculation, otherwise by acceptance rate. A verdict stands for three minutes after its"
-        " pod's end. Purple: none loses, but nothing is known now of a pod that should be there, or"
-        " none has enough traffic for a verdict.",
+        "Pods that take longer than without speculation, as measured, of all. A verdict stands for"
+        " three minutes after its pod's end. Purple: none loses, but nothing is known now of a pod"
+        " that should be there, or none has enough traffic for a verdict. Amber: some have no"
+        " baseline.",
         "The table of pods has their findings. One pod of many: compare its traffic. All: stop"
         " speculating.",
-        counted(_losing(some, judged), losing=some, known=_KNOWN, missing=_MISSING),
-        "{{losing}} of {{known}}{{missing}}",
+        counted(
+            _losing(some, unmeasured, judged),
+            losing=some,
+            known=_KNOWN,
+            missing=_MISSING,
+            unmeasured=unmeasured,
+        ),
+        "{{losing}} of {{known}}{{missing}}{{unmeasured}}",
         empty="-",
     )
 
@@ -140,7 +152,7 @@ def _rows(severity: str) -> str:
 
 
 def _split() -> stat.Panel:
-    whole_split = number(f"group by ({POD}) ({at_temperature('net_negative')})")
+    whole_split = number(f"group by ({POD}) ({has_verdict('verdict', 'net_negative')})")
     drafting = number(f"{total(POD, 'engine_drafts_total')} > 0")
 
     return _told(
@@ -164,8 +176,8 @@ def verdicts() -> statetimeline.Panel:
     return states(
         "Worst verdict by model: which, and since when",
         "One band per model: red, a pod loses over all its requests; orange, at a temperature or on"
-        " an engine only; purple, of a pod that should be there nothing is known; all pods down is"
-        " red as well.",
+        " an engine only, or by the rule of thumb where nothing was measured; purple, of a pod that"
+        " should be there nothing is known; all pods down is red as well.",
         "Find the temperature and the pod in the tables below. The marks are alerts, restarts and"
         " changes of the configuration.",
         Query(model_state(over_time=True), "{{model_name}} {{namespace}} {{cluster}}"),

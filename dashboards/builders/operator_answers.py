@@ -4,10 +4,11 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import stat
 
-from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE
+from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE, measured_loss, unmeasured
 from dashboards.builders.layout import Line, beside
 from dashboards.builders.panels import COUNT, SHARE, TIMES, Mapping, Query, figure
 from dashboards.builders.query import (
+    PHRASES,
     POD,
     SIDECAR,
     at_end,
@@ -16,9 +17,9 @@ from dashboards.builders.query import (
     lately,
     least,
     missing,
-    missing_phrase,
     number,
     own_threshold,
+    phrase,
     rate,
     recorded,
     series,
@@ -28,13 +29,16 @@ from dashboards.builders.query import (
 )
 
 UNKNOWN: Final = "#a352cc"
+AMBER: Final = "#e0a82e"  # of what the rule of thumb says
 _PAYS: Final[Mapping] = {
     0: ("NO", "red"),
     1: ("unknown: pod missing", UNKNOWN),
     2: ("not everywhere", "orange"),
-    3: ("breaks even", "yellow"),
-    4: ("YES", "green"),
-    5: ("too little data", "#6e7079"),
+    3: ("low, not measured", "orange"),
+    4: ("not measured", AMBER),
+    5: ("breaks even", "yellow"),
+    6: ("YES", "green"),
+    7: ("too little data", "#6e7079"),
 }
 _ANSWERS: Final[Mapping] = {
     0: ("vLLM or sidecar down", "red"),
@@ -45,7 +49,7 @@ _ANSWERS: Final[Mapping] = {
 
 
 _ENGINES: Final = series("engine_verdict", 'verdict="insufficient_data"')  # of all that speculate
-_MISSING: Final = missing_phrase(number(missing(POD, _ENGINES)))
+_MISSING: Final = phrase("missing", number(missing(POD, _ENGINES)), *PHRASES["missing"])
 
 
 def with_missing(expression: str) -> str:
@@ -92,12 +96,14 @@ def _pays() -> stat.Panel:
 
     Engines that do not speculate have no verdict of their own, so their pods do not count.
     """
-    loses = lately(series("verdict", 'verdict="net_negative"'))
-    better = f"{_verdict('net_positive')} == 1 or {_verdict('break_even')} == 1"
+    lost = lately(series("verdict", 'verdict="net_negative"'))
+    low = f"{lately(_verdict('net_negative'))} or {lost}"
     code = _chosen(
-        f"{worst(POD, lately(_verdict('net_negative')))} == 1",
+        f"{worst(POD, measured_loss('model_verdict'))} == 1",
         missing(POD, _ENGINES, at_once=True),
-        f"{worst(POD, better)} and {worst(POD, loses)} == 1",
+        f"{worst(POD, measured_loss('verdict'))} == 1",
+        f"{worst(POD, low)} == 1",
+        worst(POD, unmeasured("model_verdict")),
         f"{worst(POD, _verdict('break_even'))} == 1",
         f"{worst(POD, _verdict('net_positive'))} == 1",
         worst(POD, _ENGINES),
@@ -105,11 +111,13 @@ def _pays() -> stat.Panel:
 
     return figure(
         "Does speculation pay?",
-        "The worst verdict of the selected pods that speculate, and how many have it: by time if"
-        " there is a reference without speculation, otherwise by acceptance rate. not everywhere:"
-        " it pays, except at some temperature. unknown: nothing is known now of a pod that had a"
-        " verdict within the last hour and should be there.",
-        "On NO, read the findings and the alerts below. If it pays at no temperature, start vLLM"
+        "The worst verdict of the selected pods that speculate, and how many have it. not"
+        " everywhere: it pays, except at some temperature. not measured: there is no baseline;"
+        " low: by the rule of thumb it does not pay, at some temperature at"
+        " least. unknown: nothing is known now of a pod that had a verdict within the last hour and"
+        " should be there.",
+        "Not measured: run specdec-sidecar baseline --load before you turn it off. On NO, read the"
+        " findings and the alerts below. If it pays at no temperature, start vLLM"
         " without --speculative-config. If it fails to pay only at some, sample the drafts or lower"
         " num_speculative_tokens.",
         Query(_counted(code, POD, _ENGINES), "{{some}} of {{all}} pods"),

@@ -16,7 +16,13 @@ from dashboards.builders.expressions import (
     verdict_code,
 )
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.operator_answers import LOWEST_SPEEDUP, UNKNOWN, answers, with_missing
+from dashboards.builders.operator_answers import (
+    AMBER,
+    LOWEST_SPEEDUP,
+    UNKNOWN,
+    answers,
+    with_missing,
+)
 from dashboards.builders.operator_why import why
 from dashboards.builders.panels import (
     AGO,
@@ -48,8 +54,10 @@ VERDICTS: Final[Mapping] = {
     0: ("too little data", "#6e7079"),
     1: ("pays", "green"),
     2: ("breaks even", "yellow"),
-    3: ("unknown: pod missing", UNKNOWN),
-    4: ("does not pay", "red"),
+    3: ("not measured", AMBER),
+    4: ("low, not measured", "orange"),
+    5: ("unknown: pod missing", UNKNOWN),
+    6: ("does not pay", "red"),
 }
 _SEVERITIES: Final[Mapping] = {
     3: ("critical", "red"),
@@ -104,9 +112,10 @@ def alerting() -> Section:
 def _since() -> statetimeline.Panel:
     return states(
         "Verdict: where, and since when",
-        "All requests, and each temperature; red begins where speculation stopped paying. With"
-        " several pods, the worst is shown: select a model to see its own. Purple: of a pod known"
-        " within the last hour nothing is known.",
+        "All requests, and each temperature; red begins where speculation stopped paying. Not"
+        " measured: there is no baseline; low: by the rule of thumb it would not pay. With several"
+        " pods, the worst is shown: select a model to see its own. Purple: of a pod known within"
+        " the last hour nothing is known.",
         "Find where the colour changed and check what happened then: the marks are alerts, restarts"
         " and changes of the configuration. The usual causes are a deployment, another draft model,"
         " quantization or new traffic.",

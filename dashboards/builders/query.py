@@ -1,5 +1,8 @@
 """PromQL, built from the contract of metrics so that every name exists.
 
+Quotes around variables are single ones: a double one takes four bytes of a ConfigMap, of which a
+client-side apply can store 256 KiB.
+
 Every selector carries the page's variables: those of a scrape's labels, and of ``$model_name`` and
 ``$temperature`` those that the metric has as labels.
 """
@@ -16,13 +19,19 @@ POD = f"{SIDECAR}, model_name"  # one model on one server
 MODEL = "cluster, namespace, model_name"
 BUCKET = "model_name, temperature"
 
+# How a label counts what there should be none of: one, and several.
+PHRASES = {
+    "missing": (", 1 pod missing", ", $1 pods missing"),
+    "unmeasured": (", 1 not measured", ", $1 not measured"),
+}
+
 _LABELS = {metric.name.removeprefix("specdec_"): metric.labels for metric in METRICS}
 _VARIABLES = ("model_name", "temperature")  # labels that a variable of the same name narrows
-_EMPTY_TOO = tuple(f'{label}=~"(${label})?"' for label in (*_SCRAPE, *_VARIABLES))
+_EMPTY_TOO = tuple(f"{label}=~'(${label})?'" for label in (*_SCRAPE, *_VARIABLES))
 
 
 def _selector(name: str, matchers: tuple[str, ...]) -> str:
-    return f"{name}{{{', '.join(matchers)}}}"
+    return f"{name}{{{','.join(matchers)}}}"
 
 
 def series(metric: str, *matchers: str, suffix: str = "") -> str:
@@ -32,7 +41,7 @@ def series(metric: str, *matchers: str, suffix: str = "") -> str:
     """
     variables = (*_SCRAPE, *(label for label in _VARIABLES if label in _LABELS[metric]))
     return _selector(
-        f"specdec_{metric}{suffix}", (*(f'{label}=~"${label}"' for label in variables), *matchers)
+        f"specdec_{metric}{suffix}", (*(f"{label}=~'${label}'" for label in variables), *matchers)
     )
 
 
@@ -43,7 +52,7 @@ def recorded(name: str, by: str = "model", *matchers: str) -> str:
     """
     labels = {"pod": POD, "sidecar": SIDECAR}.get(by, MODEL).split(", ")
     return _selector(
-        f"{by}:specdec_{name}", (*(f'{label}=~"${label}"' for label in labels), *matchers)
+        f"{by}:specdec_{name}", (*(f"{label}=~'${label}'" for label in labels), *matchers)
     )
 
 
@@ -91,14 +100,14 @@ def _expected(pods: str, here: str, by: str) -> str:
     return f"{targets} or {pods} and on ({POD}) ({served}) unless on ({MODEL}) {here}"
 
 
-def missing_phrase(count: str) -> str:
-    """1 with the number as a phrase in the label ``missing``.
+def phrase(label: str, count: str, one: str, many: str) -> str:
+    """1 with the number as a phrase in the ``label``; in ``many``, ``$1`` is the number.
 
-    The label is empty where nothing is missing.
+    The label is empty where the number is 0.
     """
-    none = relabelled(f'count_values("missing", {count})', "missing", "", "missing", "0")
-    one = relabelled(none, "missing", ", 1 pod missing", "missing", "1")
-    return relabelled(one, "missing", ", $1 pods missing", "missing", "([0-9]+)")
+    none = relabelled(f'count_values("{label}", {count})', label, "", label, "0")
+    single = relabelled(none, label, one, label, "1")
+    return relabelled(single, label, many, label, "([0-9]+)")
 
 
 def number(expression: str) -> str:
@@ -163,7 +172,7 @@ def _of_any_job(name: str) -> str:
 
     With all jobs selected it finds other programs' series, too.
     """
-    return _selector(name, tuple(f'{label}=~"${label}"' for label in _SCRAPE))
+    return _selector(name, tuple(f"{label}=~'${label}'" for label in _SCRAPE))
 
 
 def alerts(*matchers: str, name: str = "ALERTS") -> str:

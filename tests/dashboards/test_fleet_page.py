@@ -13,7 +13,7 @@ TABLES = [panel for panel in PANELS if panel["type"] == "table"]
 MODELS, LOSING_PODS = "Models that do not pay", "Pods that do not pay"
 UP, ALERTS = "Pods up", "Alerts"
 BAND, ROWS = "Worst verdict by model: which, and since when", "Pods, worst first"
-PURPLE, GREY = "#a352cc", "#6e7079"
+PURPLE, GREY, AMBER = "#a352cc", "#6e7079", "#e0a82e"
 
 
 def good(name="good", **more):
@@ -52,6 +52,10 @@ FLEETS = {
         ],
     ],
     "ruled": [pod("ruled").drafting(10, 0.6)],
+    "ruled-low": [
+        pod("low").drafting(10, 0.3),
+        pod("part").bucket("0", 9, 0.9).bucket("1+", 3, 0.3),
+    ],
     "mixed": [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)],
     "many": [
         good(f"pod-{number}", model=f"model-{number}", start=MINUTES - 15) for number in range(14)
@@ -103,7 +107,10 @@ pytestmark = pytest.mark.servers
         ("evicted", UP, "0 of 2", PURPLE),
         ("to-zero", UP, "1 of 1", "green"),
         ("to-zero", MODELS, "0 of 1", "green"),
-        ("ruled", LOSING_PODS, "0 of 1", "green"),
+        ("ruled", MODELS, "0 of 1, 1 not measured", AMBER),
+        ("ruled", LOSING_PODS, "0 of 1, 1 not measured", AMBER),
+        ("ruled-low", MODELS, "0 of 1, 1 not measured", AMBER),
+        ("ruled-low", LOSING_PODS, "0 of 2, 2 not measured", AMBER),
         ("ruled", ALERTS, "0 critical, 0 warning, 1 info", GREY),
         ("ruled", "Split by temperature", "0 of 1", "orange"),
         ("nowhere", LOSING_PODS, "0 of 0", PURPLE),
@@ -126,10 +133,12 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
         ("all-down", [("bad", "sidecar down"), ("good", "vLLM down")]),
         ("evicted", [("bad", "gone"), ("good", "gone")]),
         ("to-zero", [("good", "pays")]),
+        ("ruled", [("ruled", "not measured")]),
+        ("ruled-low", [("low", "low, not measured"), ("part", "low, not measured")]),
         (
             "mixed",
             [
-                ("bad", "loses in part"),
+                ("bad", "low, not measured"),
                 ("good", "pays"),
                 ("new", "too little data"),
                 ("plain", "no speculation"),
@@ -162,11 +171,13 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
         ("losing", "does not pay"),
         ("just-killed", "does not pay"),
         ("killed", "unknown: pod missing"),
-        ("mixed", "loses in part"),
+        ("mixed", "low, not measured"),
         ("scaled-down", "pays"),
         ("all-down", "all pods down"),
         ("evicted", "unknown: pod missing"),
         ("to-zero", "pays"),
+        ("ruled", "not measured"),
+        ("ruled-low", "low, not measured"),
     ],
 )
 def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, fleet, text):
@@ -179,9 +190,9 @@ def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, f
 def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
     """By their number, and with the acceptance rate there."""
     first, *_ = read("losing", "Temperatures, worst first")
-    assert (first["temperature"], first["Verdict"], first["Pods losing"]) == (
+    assert (first["temperature"], first["Verdict"], first["Pods low"]) == (
         "1+",
-        "does not pay",
+        "low, not measured",
         1,
     )
     assert first["Acceptance"] == pytest.approx(0.2)

@@ -50,6 +50,7 @@ FLEETS = {
     "ruled": [bare("a").drafting(10, 0.4, requests=20)],
     "measured": [pod("a", 0.45, 1.3).finishing(0.45, pace=1.3)],  # below the rule's 0.5, and pays
     "mixed": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.3)],
+    "mixed-measured": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.1).timed(1.2)],
     "findings": [pod("a", 0.3, 0.8), quiet("b"), quiet("c"), pod("fine")],
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
     "engines": engines(*(0.9 - 0.05 * number for number in range(12))),
@@ -109,7 +110,9 @@ def read(tmp_path_factory):
         ("vllm-down", PAYS, [UNKNOWN]),
         ("vllm-down", LIVE, [("1 of 2 pods", "vLLM or sidecar down", "red")]),
         ("vllm-down", SILENT, [("vLLM of down", "1")]),
-        ("ruled", PAYS, [("1 of 1 pods", "NO", "red")]),
+        ("ruled", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
+        ("short-drafts", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
+        ("engines", PAYS, [("2 of 2 pods", "not measured", "#e0a82e")]),
         ("ruled", LIVE, [("1 of 1 pods", "live, no plug-in", "blue")]),
         ("ruled", SPEEDUP, "no reference"),
         ("ruled", ACCEPTANCE, [("a", "0.4"), ("rule of thumb", "0.5")]),
@@ -120,7 +123,8 @@ def read(tmp_path_factory):
             LINES,
             [("T 0", "0.45"), ("all", "0.45"), ("breaks even at, as measured", "0.269")],
         ),
-        ("mixed", PAYS, [("1 of 1 pods", "not everywhere", "orange")]),
+        ("mixed", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
+        ("mixed-measured", PAYS, [("1 of 1 pods", "not everywhere", "orange")]),
         ("idle", PAYS, [("1 of 1 pods", "too little data", "#6e7079")]),
         ("idle", ACCEPTANCE, "too few drafts"),
     ],
@@ -137,7 +141,7 @@ def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, sh
         ("just-lost", {"all": "does not pay", "T 0": "does not pay"}),
         ("just-gone", {"all": "pays", "T 0": "pays"}),
         ("lost", {"all": "unknown: pod missing", "T 0": "unknown: pod missing"}),
-        ("mixed", {"T 0": "pays", "T 1+": "does not pay"}),
+        ("mixed", {"T 0": "not measured", "T 1+": "low, not measured"}),
     ],
 )
 def test_a_band_has_the_worst_verdict_and_none_of_a_dead_pod(read, fleet, bands):

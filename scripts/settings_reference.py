@@ -50,9 +50,9 @@ default instead. Settings that contradict each other all have theirs. The log, t
 `specdec_settings_invalid` say so, and SpecDecodeSettingsInvalid fires.
 
 `run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes. \
-`thresholds.*`, `log.level` and
-the content of `web_config_file` apply within seconds. Other settings need a restart; \
-a log line names those that have
+`thresholds.*`, `engine_health.*`,
+`log.level` and the content of `web_config_file` apply within seconds. \
+Other settings need a restart; a log line names those that have
 changed. If any setting is invalid, the sidecar keeps all the old ones; \
 `specdec_settings_reloads_total` counts both
 outcomes. Environment variables of a running process never change.

@@ -9,10 +9,12 @@ from functools import partial
 import structlog
 
 from sidecar.alerting.push import Push
+from sidecar.analysis.engine.health import longest_still
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.pause import PauseAsker
+from sidecar.engine.probe import Prober
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
@@ -48,6 +50,8 @@ async def running(
         async with sidecar.receiver:
             supervisor.start("vllm", sidecar.poller.run)
             supervisor.start("pause", sidecar.pause.run)
+            if sidecar.prober is not None:
+                supervisor.start("probe", sidecar.prober.run)
             if sidecar.push is not None:
                 supervisor.start("alerts", sidecar.push.run)
             if reloader is not None:
@@ -82,6 +86,7 @@ class Sidecar:
 
         self.poller = Poller(pages, settings, scrapes)
         self.pause = PauseAsker(settings, self._state.health)
+        self.prober = _prober(settings, self._state, self.pause)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
         self.push = _push(self._report, lambda: self._settings.thresholds, settings)
 
@@ -134,6 +139,21 @@ async def _listening(server: GuardedServer, listen: Address) -> Address:
         problem, _, _ = (error.strerror or str(error)).partition(" (while")
         advice = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
         raise ListenError(f"cannot bind {listen}: {problem}; {advice}") from error
+
+
+def _prober(settings: Settings, state: State, pause: PauseAsker) -> Prober | None:
+    """None unless probes are switched on."""
+    if settings.probe.interval is None:
+        return None
+
+    return Prober(
+        settings,
+        settings.probe,
+        state.probes,
+        pause.ask,
+        StateLog(_log()),
+        timeout=2 * longest_still(settings.engine_health),
+    )
 
 
 def _push(

@@ -18,6 +18,7 @@ from sidecar.analysis.engine.cache import CacheWindow, mean_capacity
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.engine.probes import ProbeReport
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.findings.finding import Finding
@@ -190,3 +191,4 @@ class Report:
     models: tuple[ModelReport, ...]
     own: OwnReport
     health: HealthReport = field(default_factory=HealthReport)
+    probe: ProbeReport = field(default_factory=ProbeReport)

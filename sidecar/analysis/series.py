@@ -28,6 +28,7 @@ _GROUPS: Final = sum(len(declared.labels) for declared in GROUPED.values())
 _OF_A_POD: Final = 97 + OF_A_GROUP * _GROUPS
 _OF_ADAPTERS: Final = OF_A_GROUP * (MOST_ADAPTERS + 1)  # with "other"
 _OF_A_BASELINE: Final = 32
+_OF_A_PROBE: Final = 8
 OF_A_TEMPERATURE: Final = 71
 OF_AN_ENGINE: Final = 79
 OF_ITS_HISTOGRAMS: Final = 12
@@ -48,6 +49,7 @@ def shown_positions(settings: Settings, engines: int) -> int:
         _OF_A_POD
         + (_OF_ADAPTERS if settings.plugin.adapters else 0)
         + (_OF_A_BASELINE if has_baseline else 0)
+        + (_OF_A_PROBE if settings.probe.interval is not None else 0)
         + OF_A_TEMPERATURE * temperatures
         + OF_AN_ENGINE * engines
         + OF_ITS_HISTOGRAMS * engines_with_histograms(engines)

@@ -12,6 +12,7 @@ from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
+from sidecar.analysis.engine.probes import Probes
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
 from sidecar.analysis.findings.catalog import COUNTS
@@ -69,6 +70,7 @@ class State:
 
         self.plugin = Lives(listening_since, settings.thresholds.coverage)
         self.health = HealthWatch(settings.engine_health)
+        self.probes = Probes(settings.probe)
 
     @property
     def is_polled(self) -> bool:
@@ -123,6 +125,7 @@ class State:
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape = self._scrape.failed(error)
         self.plugin.missed()
+        self.probes.missed()
 
     @property
     def last_error(self) -> ScrapeError | None:
@@ -142,6 +145,7 @@ class State:
             models=models,
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
             health=self.health.report(is_fresh=scrape.up),
+            probe=self.probes.report,
         )
 
     def _models_at(self, now: float, *, is_fresh: bool) -> tuple[ModelReport, ...]:
@@ -196,6 +200,9 @@ class State:
             for key, state in self._engines.states.items()
             if state.seen_at == at and key != merge.OTHER_ENGINES
         ]
+        is_whole = merge.OTHER_ENGINES not in self._engines.states
+        self.probes.polled(at, present, is_whole=is_whole, has_restarted=has_restarted)
+        present = [replace(one, is_probed=self.probes.awaits(one.key)) for one in present]
         self.health.polled(at, interval, present, has_restarted=has_restarted)
 
     def _note_restarts(self, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:

@@ -33,7 +33,7 @@ class Suspicion(Protocol):
 class PauseAsker:
     """Asks vLLM whether it is paused for as long as someone suspects that it has stalled.
 
-    At no other time does it send anything: each question is a line in vLLM's access log.
+    At no other time does ``run`` send anything: each question is a line in vLLM's access log.
     """
 
     def __init__(

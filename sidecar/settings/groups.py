@@ -35,7 +35,7 @@ USER_VARIABLE: Final = f"{PREFIX}USER"
 """``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
 USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
 """A file with it, where a command has no ``--user-file``."""
-SECRET: Final = frozenset({"alerting.headers"})
+SECRET: Final = frozenset({"alerting.headers", "probe.api_key"})
 """Settings of which a message shows no part of the value."""
 SERVER_VARIABLE: Final = f"{PREFIX}SERVER_ID"
 """The id of vLLM's server, which the plug-in hands down inside vLLM; no setting of the sidecar."""
@@ -199,6 +199,23 @@ class EngineHealth(Group):
     has a limit of its own, `thresholds.restarts_per_hour`"""
 
 
+class Probe(Group):
+    """A request of one token to a vLLM that has no other work, to notice an engine that hangs then.
+
+    Off unless `interval` is set. See docs/restarts.md.
+    """
+
+    interval: Annotated[Duration, Field(ge=60, le=3600)] | None = None
+    """a minute to an hour without work or any movement, after which a request is sent; not set:
+    none is sent"""
+    model: str | None = Field(None, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")
+    """its `model`; not set: the one on vLLM's `/metrics`"""
+    prompt: str = Field("Hello", min_length=1, max_length=1000)
+    """its prompt; it goes to `/v1/completions`"""
+    api_key: HeaderValue | None = Field(None, min_length=1, repr=False)
+    """vLLM's `--api-key`; never shown. In the environment it can come from a Secret"""
+
+
 class Log(Group):
     """The sidecar's own log."""
 
@@ -273,6 +290,7 @@ class Settings(Measured, Scrape):
     alerting: Alerting = Alerting()
     limits: Limits = Limits()
     engine_health: EngineHealth = EngineHealth()
+    probe: Probe = Probe()
     log: Log = Log()
 
     @property

@@ -83,6 +83,7 @@ class Reloader:
         old = self.settings
         live = {
             "thresholds": loaded.thresholds,
+            "engine_health": loaded.engine_health,
             "log": old.log.model_copy(update={"level": loaded.log.level}),
             "web_config_file": loaded.web_config_file,
         }

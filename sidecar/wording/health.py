@@ -29,9 +29,10 @@ def stalled_sentence(health: HealthReport) -> str:
     first = min(health.stalled, key=lambda one: one.since)
     others = len(health.stalled) - 1
     more = f" and {counted(others, 'other engine')}" if others else ""
+    who = "The sidecar's probe waits" if first.is_probed else "Requests wait"
     return (
-        f"Requests wait for an answer on engine {first.key.engine}{more}, but nothing that vLLM or"
-        f" the plug-in counts has changed since {utc(first.since)}, and vLLM is not paused. Restart"
+        f"{who} for an answer on engine {first.key.engine}{more}, but nothing that vLLM or the"
+        f" plug-in counts has changed since {utc(first.since)}, and vLLM is not paused. Restart"
         " vLLM; an engine that hangs answers no request any more. docs/restarts.md says how the"
         " kubelet does that."
     )

@@ -48,6 +48,7 @@ def vitals(key=KEY, **changes):
     plain = Vitals(
         key=key,
         running=1,
+        waiting=0,
         moving=(0,),
         is_awake=None,
         is_told=True,

@@ -92,6 +92,8 @@ class HttpVllm(SimulatedVllm):
         if request.num_prompt_tokens > self.most_tokens:
             return web.json_response({"error": {"message": self._too_long(request)}}, status=400)
         outputs = engine.submit(request)
+        if not body.get("stream"):
+            return await self._completion(request, outputs, engine)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         try:
             while not outputs.empty() or request.status is RequestStatus.RUNNING:
@@ -118,6 +120,17 @@ class HttpVllm(SimulatedVllm):
             (event(choices=[], **summary(request)) if usage else b"") + b"data: [DONE]\n\n"
         )
         return response
+
+    async def _completion(self, request, outputs, engine):
+        """A whole completion of text as one answer."""
+        tokens = 0
+        try:
+            while not outputs.empty() or request.status is RequestStatus.RUNNING:
+                tokens += len((await outputs.get()).new_token_ids)
+        finally:
+            engine.close(request)
+        choice = {"index": 0, "text": "token " * tokens}
+        return web.json_response({"choices": [choice], **summary(request)})
 
     def _too_long(self, request):
         return (

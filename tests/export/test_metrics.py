@@ -17,6 +17,7 @@ from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment, HealthReport
+from sidecar.analysis.engine.probes import ProbeReport
 from sidecar.analysis.findings.catalog import CODES, OF_REQUESTS
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.judgement import Judgement, Verdict
@@ -36,6 +37,7 @@ from sidecar.analysis.state import State
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.probe import ProbeOutcome
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
@@ -103,7 +105,14 @@ BASELINE = {
 }
 
 # Settings that cost series, and so positions.
-COSTLY = {"PLUGIN__ADAPTERS": "true", "BASELINE": '{"demo": {"ttft": {"p50": 0.1}}}'}
+COSTLY = {
+    "PLUGIN__ADAPTERS": "true",
+    "BASELINE": '{"demo": {"ttft": {"p50": 0.1}}}',
+    "PROBE__INTERVAL": "60s",
+}
+PROBED = ProbeReport(
+    is_answered=True, seconds=0.04, outcomes=dict.fromkeys(map(str, ProbeOutcome), 0)
+)
 
 
 def full(engines):
@@ -135,7 +144,7 @@ def full(engines):
         **BASELINE,
     )
     own = {
-        "failures": dict.fromkeys(("vllm", "alerts", "settings"), 0),
+        "failures": dict.fromkeys(("vllm", "pause", "probe", "alerts", "settings"), 0),
         "reloads": {"applied": 0, "refused": 0},
         "http_refusals": dict.fromkeys("abcdefgh", 0),
         "alerts_sent": {("http://a", "sent"): 0, ("http://a", "failed"): 0},
@@ -144,7 +153,7 @@ def full(engines):
     other = reports.model(
         name="other", engines=(replace(reported[0], key=OTHER_ENGINES),), speed=None
     )
-    report = replace(reports.report(whole, other, **own), health=working(reported))
+    report = replace(reports.report(whole, other, **own), health=working(reported), probe=PROBED)
     return reports.shown(report, ALERTING__RUNBOOKS="https://x", **COSTLY)
 
 
@@ -163,6 +172,18 @@ def test_series_are_bounded(engines):
     samples = [sample for family in collected for sample in family.samples]
     assert 600 < len(samples) <= PLANNED
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
+
+
+def test_a_probe_that_is_off_has_no_series_and_one_that_fails_is_0():
+    """Nothing is known of it until one has ended."""
+    names = ("specdec_probe_success", "specdec_probe_duration_seconds", "specdec_probes_total")
+    whole = full("0").report
+    off = replace(whole, probe=ProbeReport())
+    assert [values(off, name) for name in names] == [{}, {}, {}]
+
+    failed = replace(whole, probe=replace(PROBED, is_answered=False, seconds=None))
+    assert [values(failed, name) for name in names[:2]] == [{(): 0.0}, {}]
+    assert values(failed, names[2]) == {(outcome,): 0.0 for outcome in ProbeOutcome}
 
 
 def test_a_group_has_as_many_series_as_are_planned_for_it():

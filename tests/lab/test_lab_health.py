@@ -29,6 +29,7 @@ NOTICED = STALLED_AFTER + 30
 HALTS = (("/pause?mode=keep", "/resume"), ("/sleep?level=0&mode=keep", "/wake_up"))
 STALLED = "SpecDecodeEngineStalled"
 HEALTHY = (200, "healthy\n")
+PROBED_AFTER = 60  # seconds without work; the least that can be set
 SETTINGS = {"engine_health__stalled_after": f"{STALLED_AFTER}s"}
 
 
@@ -154,8 +155,11 @@ def on_call(http, served, tmp_path):
     return notified_of
 
 
-async def stalls(vllm, ours, notified, record_property):
-    """Stops the engine's process until the probe and the alert have noticed, and lets it go on."""
+async def stalls(vllm, ours, notified, record_property, *, within=3 * NOTICED):
+    """Stops the engine's process until the probe and the alert have noticed, and lets it go on.
+
+    The probe has to notice ``within`` so many seconds.
+    """
     assert await pass_probes(ours) == [True, True]
 
     begun = time.monotonic()
@@ -164,7 +168,7 @@ async def stalls(vllm, ours, notified, record_property):
         async def is_stalled():
             return (await probed(ours))[0] == 503
 
-        await until(is_stalled, seconds=3 * NOTICED, pause=0.5)
+        await until(is_stalled, seconds=within, pause=0.5)
         record_property("503 after seconds", time.monotonic() - begun)
         _, text = await probed(ours)
         page = await ours()
@@ -214,6 +218,51 @@ async def test_a_hanging_engine_is_stalled_and_one_that_pauses_sleeps_or_is_idle
                 finally:
                     await Page(vllm.url).get(go_on, method="POST")
 
+    assert [page["event_action"] for page in notified.pages] == ["trigger", "resolve"]
+    assert notified.statuses(STALLED) == ["firing", "resolved"]
+
+
+async def test_an_engine_that_hangs_while_idle_is_stalled_by_the_sidecars_own_request(
+    lab, folder, monkeypatch, on_call, record_property
+):
+    """Its page goes on to say that nothing runs. One that is paused, asleep or busy is not asked.
+
+    What the sidecar sends is in none of its tables.
+    """
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")  # for /pause and /sleep
+    vllm = lab("draft_model", folder=folder)
+    await vllm.start()
+    settings = SETTINGS | {"probe__interval": f"{PROBED_AFTER}s"}
+
+    def answered(page):
+        return page.value("specdec_probes_total", outcome="answered")
+
+    async with sidecar(vllm, **settings) as ours, on_call(ours) as notified:
+        page = await page_until(ours, answered)
+        record_property("the first took seconds", page.value("specdec_probe_duration_seconds"))
+        assert page.value("specdec_probe_success") == 1
+        assert page.value("specdec_engine_healthy", reason="stalled") == 1
+        assert page.sum("specdec_requests_total") == 0
+
+        await stalls(vllm, ours, notified, record_property, within=PROBED_AFTER + 3 * NOTICED)
+        before = answered(await page_until(ours, lambda page: answered(page) >= 2))
+
+        for halt, go_on in HALTS:
+            await Page(vllm.url).get(halt, method="POST")
+            try:
+                assert await healthy_for(ours, PROBED_AFTER + NOTICED)
+            finally:
+                await Page(vllm.url).get(go_on, method="POST")
+        assert answered(await ours()) == before
+
+        async with long_requests(vllm.url):
+            await running(vllm.url)
+            before = answered(await ours())
+            assert await healthy_for(ours, PROBED_AFTER + NOTICED)
+            page = await ours()
+
+    assert answered(page) == before
+    assert page.sum("specdec_probes_total") == before
     assert [page["event_action"] for page in notified.pages] == ["trigger", "resolve"]
     assert notified.statuses(STALLED) == ["firing", "resolved"]
 

@@ -278,6 +278,12 @@ def test_no_part_of_a_header_is_in_a_message(config, messages, value):
     assert "secret" not in message
 
 
+def test_no_part_of_the_probes_key_is_in_a_message(config, messages):
+    (message,) = messages(config('probe: {api_key: "secret\\n"}'), {})
+    assert message.startswith("probe.api_key (in config.yaml): string should match pattern")
+    assert "secret" not in message
+
+
 def test_a_certificate_and_a_key_that_do_not_match_are_named(messages, authority):
     certificate, _ = authority.issue("one")
     _, key = authority.issue("other")

@@ -91,7 +91,8 @@ async def test_a_mounted_config_map_is_applied_as_far_as_it_can_be_and_invalid_s
         logs,
     ):
         mounted(
-            "thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {series: 5000}"
+            "thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\n"
+            "engine_health: {stalled_after: 5m}\nlimits: {series: 5000}"
         )
         await until(lambda: reloader.outcomes, {"applied": 1, "refused": 0})
         mounted("thresholds: {acceptance_net_negative: 0.3, coverage: lots, zebra: 1}")
@@ -103,7 +104,12 @@ async def test_a_mounted_config_map_is_applied_as_far_as_it_can_be_and_invalid_s
         await until(lambda: reloader.outcomes["applied"], 2)
     assert [settings.thresholds.acceptance_net_negative for settings in applied] == [0.4, 0.45]
     reloaded, waiting, *refused = logs[:4]
-    assert reloaded["changed"] == {"thresholds.acceptance_net_negative": 0.4, "log.level": "info"}
+    assert applied[0].engine_health.stalled_after == 300
+    assert reloaded["changed"] == {
+        "thresholds.acceptance_net_negative": 0.4,
+        "engine_health.stalled_after": 300.0,
+        "log.level": "info",
+    }
     assert (waiting["event"], waiting["settings"]) == (
         "changed settings need a restart",
         ["limits.series"],

@@ -29,7 +29,7 @@ _MISSED: Final = 1.5
 class Ailment(StrEnum):
     """What is wrong with an engine; in ``specdec_engine_healthy`` the label ``reason``."""
 
-    STALLED = "stalled"  # requests run, and nothing has moved for ``stalled_after``
+    STALLED = "stalled"  # requests run or a probe is out, and nothing moves for ``stalled_after``
     COLLAPSED = "collapsed"  # hardly any draft token has been accepted for ``collapsed_after``
 
 
@@ -42,16 +42,19 @@ class Vitals:
     token before the first output. ``is_awake`` is None where vLLM does not say. ``is_told`` is
     False on a page of several processes: there, a gauge may keep the value that the process had
     which last heard from the engine. ``has_generated`` is whether there was output since vLLM's
-    start. ``has_collapsed`` is None while too little is drafted to tell.
+    start. ``has_collapsed`` is None while too little is drafted to tell. ``is_probed`` is whether
+    it owes an answer to the sidecar's own request, while no engine of this vLLM has other work.
     """
 
     key: EngineKey
     running: float
+    waiting: float
     moving: tuple[float | None, ...]
     is_awake: bool | None
     is_told: bool
     has_generated: bool
     has_collapsed: bool | None
+    is_probed: bool = False
 
 
 def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool | None) -> Vitals:
@@ -69,6 +72,7 @@ def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool | N
     return Vitals(
         key=state.key,
         running=gauges.get(Gauge.REQUESTS_RUNNING, 0.0),
+        waiting=gauges.get(Gauge.REQUESTS_WAITING, 0.0),
         moving=(*counters.values(), gauges.get(Gauge.KV_CACHE_USAGE), heartbeat),
         is_awake=is_awake,
         is_told=Limitation.SEVERAL_PROCESSES not in state.limitations,
@@ -77,13 +81,22 @@ def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool | N
     )
 
 
+def longest_still(settings: EngineHealth) -> float:
+    """Seconds that an engine with work may stand still, before its first token included."""
+    return max(settings.stalled_after, _FIRST_TOKEN)
+
+
 @dataclass(frozen=True, slots=True)
 class Ailing:
-    """An engine that does not work, and since when, in Unix seconds."""
+    """An engine that does not work, and since when, in Unix seconds.
+
+    ``is_probed``: only the sidecar's own request tells, as no other runs.
+    """
 
     key: EngineKey
     ailment: Ailment
     since: float
+    is_probed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +144,9 @@ class _Stillness:
 
     @property
     def is_working(self) -> bool:
-        """Whether it has running requests, and is not asleep."""
-        return self.vitals.running > 0 and self.vitals.is_awake is not False
+        """Whether it has running requests, or owes an answer to a probe, and is not asleep."""
+        has_work = self.vitals.running > 0 or self.vitals.is_probed
+        return has_work and self.vitals.is_awake is not False
 
 
 class HealthWatch:
@@ -244,7 +258,7 @@ class HealthWatch:
         return min(_MOST_DENIED, self._settings.stalled_after / 2)
 
     def _standing_still(self, before: float = 0.0) -> list[Ailing]:
-        """Engines with running requests and nothing that moves, whether vLLM is paused or not.
+        """Engines with work and nothing that moves, whether vLLM is paused or not.
 
         They have stood still for as long as a stall takes, or ``before`` seconds less.
         """
@@ -255,9 +269,10 @@ class HealthWatch:
         for key, still in self._still.items():
             seconds = self._settings.stalled_after
             if not still.vitals.has_generated:
-                seconds = max(seconds, _FIRST_TOKEN)
+                seconds = longest_still(self._settings)
             if still.is_working and self._polled - still.since >= seconds - before:
-                found.append(Ailing(key, Ailment.STALLED, still.since))
+                is_probed = not still.vitals.running
+                found.append(Ailing(key, Ailment.STALLED, still.since, is_probed))
         return found
 
     def _stalled(self) -> list[Ailing]:

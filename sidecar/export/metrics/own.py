@@ -57,12 +57,34 @@ METRICS: Final = (
         (
             "Whether an engine works: 0 if it is stalled, or collapsed where that is watched, for "
             "as long as engine_health says; 1 if it is known not to be; absent while unknown, as "
-            "for an idle engine, whose page looks the same if it hangs."
+            "for an idle engine without a probe, whose page looks the same if it hangs."
         ),
         ["model_name", "engine", "reason"],
         value=lambda report: {
             labels: float(not is_ailing) for labels, is_ailing in report.health.ailments.items()
         },
+    ),
+    REPORT.gauge(
+        "probe_success",
+        (
+            "1 if vLLM answered the last probe, 0 if not; absent before the first (probe.interval"
+            " switches them on), while one waits for its answer, and if other requests came first."
+        ),
+        value=lambda report: report.probe.is_answered,
+    ),
+    REPORT.gauge(
+        "probe_duration_seconds",
+        "How long vLLM took for the last probe that it answered, one token.",
+        value=lambda report: report.probe.seconds,
+    ),
+    REPORT.counter(
+        "probes",
+        (
+            "Probes by outcome: answered, unanswered (and nothing has moved), refused, unreachable,"
+            " overtaken (not answered in time, but other requests were)."
+        ),
+        ["outcome"],
+        value=lambda report: report.probe.outcomes,
     ),
     REPORT.counter(
         "internal_errors",

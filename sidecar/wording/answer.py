@@ -26,7 +26,7 @@ from sidecar.wording.checklist import conclusion
 from sidecar.wording.findings.endings import READ_A_REPLY, unmeasured_sentence, worse_sentence
 from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
-from sidecar.wording.notes import LIMITATIONS, room_sentence
+from sidecar.wording.notes import ALMOST_ALL, LIMITATIONS, resting_loads, room_sentence
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
@@ -40,7 +40,6 @@ TONES: Final = {
     Verdict.INSUFFICIENT_DATA: "mute",
 }
 _WORST_FIRST: Final = tuple(TONES.values())
-_ALMOST_ALL: Final = 0.95
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 # The acceptance rate knows neither the load nor the cost of drafting.
 _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
@@ -181,10 +180,13 @@ def _without_drafts(report: Report) -> Answer:
     running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
     waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
     if running:
+        loads = resting_loads(engines)
+        schedule = "a schedule by batch size may draft none at this load"
+        if loads:
+            schedule = f"vLLM's schedule by batch size drafts none with {loads} requests running"
         why = (
             "No draft tokens in the window. A sidecar that has just started needs two polls to see"
-            " any; a schedule by batch size may draft none at this load, and n-gram or suffix"
-            " decoding may find nothing to repeat."
+            f" any; {schedule}, and n-gram or suffix decoding may find nothing to repeat."
         )
         return Answer("vLLM decodes without drafts.", "mute", why)
 
@@ -451,7 +453,7 @@ def _drafted(model: ModelReport) -> str:
     """
     steps = model.speed.steps if model.speed else None
     share = steps.drafted_share if steps else 1.0
-    if share >= _ALMOST_ALL:
+    if share >= ALMOST_ALL:
         return ""
     return f"; only {percent(share)} of all requests' steps have a draft"
 

@@ -1,6 +1,6 @@
 """What a judgement, its evidence and its advice mean, and what vLLM's page does not tell."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
@@ -13,7 +13,7 @@ from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
 from sidecar.analysis.findings.room import Room, is_short_of_room, waiting_for_room
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
-from sidecar.analysis.report import ModelReport
+from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import ASYNC_SCHEDULING, RUNNER_V2, given_up
 from sidecar.engine.names import Gauge
@@ -22,6 +22,8 @@ from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
+ALMOST_ALL: Final = 0.95
+"""Share of the steps with a draft from which on those without one are not worth a word."""
 LIMITATIONS: Final = {
     Limitation.V0_COUNTERS: (
         "vLLM's V0 engine adds its totals to its speculation counters again every 5 s, so the"
@@ -131,7 +133,10 @@ def model_notes(model: ModelReport) -> list[str]:
     notes = [
         *filter(
             None,
-            (note, own_sentence(model), room_note, loops_sentence(judgement.evidence), schedule),
+            (
+                *(note, own_sentence(model), room_note, loops_sentence(judgement.evidence)),
+                *(undrafted_sentence(model), schedule),
+            ),
         ),
         *caveats(judgement.evidence, configuration, vllm),
         *_placeholders(model),
@@ -150,6 +155,29 @@ def own_sentence(model: ModelReport) -> str:
         " temperature, finding or checklist. vLLM's counters include them, and so do the acceptance"
         " rate and the speed of all requests together."
     )
+
+
+def undrafted_sentence(model: ModelReport) -> str:
+    """That steps had no draft since the schedule has none at their load; empty if few had none."""
+    steps = model.speed.steps if model.speed is not None else None
+    loads = resting_loads(model.engines)
+    if not loads or steps is None or steps.drafted_share >= ALMOST_ALL:
+        return ""
+    return (
+        f"{percent(1 - steps.drafted_share)} of all requests' steps had no draft: vLLM's schedule"
+        f" by batch size drafts none with {loads} requests running."
+    )
+
+
+def resting_loads(engines: Iterable[EngineReport]) -> str:
+    """The numbers of requests at which the engines' schedule drafts nothing; empty if it has none.
+
+    They are configured alike.
+    """
+    schedules = (one.speculation.schedule for one in engines if one.speculation is not None)
+    schedule = next(filter(None, schedules), ())
+    resting = [f"{first} to {last}" for first, last, tokens in schedule if tokens == 0]
+    return " or ".join(resting)
 
 
 def room_sentence(model: ModelReport) -> str:

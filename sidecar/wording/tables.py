@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
+from sidecar.analysis.findings.room import fitting
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
@@ -150,8 +150,8 @@ def price_rows(model: ModelReport) -> list[Cells]:
         return []
 
     rows = [("KV cache of an engine, tokens", count(capacity), count(plain.capacity_tokens))]
-    tokens = sum_caches(engine.cache for engine in model.engines).request_tokens
-    if tokens is not None:
-        fit = (count(capacity // tokens), count(plain.capacity_tokens // tokens))
-        rows.append((f"requests of {tokens:,.0f} tokens that fit", *fit))
+    fits = fitting(model)
+    if fits is not None:
+        of_tokens = f"requests of {fits.tokens:,.0f} tokens that fit"
+        rows.append((of_tokens, count(fits.requests), count(fits.plain)))
     return [*rows]

@@ -12,6 +12,7 @@ from sidecar.analysis.advice import Advice
 from sidecar.analysis.evidence import Loops
 from sidecar.analysis.findings.catalog import COUNTS
 from sidecar.analysis.findings.registry import RULES
+from sidecar.analysis.findings.room import Fitting
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Counter
@@ -272,6 +273,15 @@ def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found)
         group("output", name, without_drafts=name == quiet) for name in ("free", "structured")
     )
     assert codes(pod(groups=groups), {}, [WITHOUT_DRAFTS]) == found
+
+
+def test_room_is_told_in_requests_where_a_baseline_knows_the_plain_cache():
+    """Of 4,000 prompt tokens and 100 generated ones each."""
+    (measured,) = found(cached(LONG, preemptions=2, plain=500_000))
+    (by_layers,) = found(cached(LONG, preemptions=2, layers=4))
+
+    assert measured.fitting == Fitting(tokens=4100, requests=107, plain=121)
+    assert by_layers.fitting is None
 
 
 def test_findings_come_by_what_they_cost():

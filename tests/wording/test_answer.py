@@ -15,6 +15,7 @@ from sidecar.errors import Unreachable
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
+from sidecar.wording.notes import model_notes, undrafted_sentence
 from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (
@@ -254,6 +255,27 @@ def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
         f"{RULED} pays on average; {share}",
         "even",
     )
+
+
+def test_a_schedule_that_drafts_nothing_at_some_loads_is_named_where_steps_have_no_draft():
+    """Known from what the plug-in says that vLLM made of its options."""
+    rests = Speculation("eagle3", 3, schedule=((1, 8, 3), (9, 256, 0)))
+    scheduled = engine(speculation=rests)
+    assert why(model(judgement=judgement(NONE), engines=(scheduled,))).startswith(
+        "No draft tokens in the window. A sidecar that has just started needs two polls to see any;"
+        " vLLM's schedule by batch size drafts none with 9 to 256 requests running,"
+    )
+
+    steps = speed()
+    seldom = replace(steps, steps=steps.steps._replace(drafts=230.0))
+    said = undrafted_sentence(model(speed=seldom, engines=(scheduled,)))
+    assert said == (
+        "75% of all requests' steps had no draft: vLLM's schedule by batch size drafts none with"
+        " 9 to 256 requests running."
+    )
+    assert said in model_notes(model(speed=seldom, engines=(scheduled,)))
+    assert not undrafted_sentence(model(speed=steps, engines=(scheduled,)))
+    assert not undrafted_sentence(model(speed=seldom))
 
 
 def test_of_several_models_the_worst_is_named():

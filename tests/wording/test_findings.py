@@ -18,7 +18,7 @@ from sidecar.analysis.findings.mismatch import Mismatch
 from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.findings.prefix_cache import PrefixCache
 from sidecar.analysis.findings.registry import RULES
-from sidecar.analysis.findings.room import Room
+from sidecar.analysis.findings.room import Fitting, Room
 from sidecar.analysis.judgement import Verdict
 from sidecar.cli import parser
 from sidecar.engine.names import Phase
@@ -264,6 +264,15 @@ def test_room_says_what_is_known_of_the_drafts_share():
     assert by_layers.what.startswith("Engine 0 runs out of KV cache: ")
     assert "The draft takes about 20% of it, by its share of the layers." in by_layers.what
     assert "It is 25% smaller than the baseline's." in by_baseline.what
+
+    fitting = Fitting(tokens=3100.0, requests=6, plain=8)
+    in_requests = explained(
+        Room(engines=("0",), less_than_plain=0.25, share_of_layers=None, fitting=fitting)
+    )
+    assert in_requests.what.endswith(
+        "It is 25% smaller than the baseline's: 6 requests of 3,100 tokens, their mean, fit at"
+        " once; without speculation 8 would."
+    )
 
 
 def test_outputs_that_end_badly_are_told_with_what_is_usual():

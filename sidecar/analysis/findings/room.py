@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
@@ -20,17 +21,41 @@ _TAKEN: Final = 0.05  # share of the KV cache from which on the draft's part mat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """How many requests of ``tokens`` tokens, their mean, fit into the KV cache of an engine.
+
+    ``plain`` would without speculation, by the baseline.
+    """
+
+    tokens: float
+    requests: int
+    plain: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Room(Finding):
     """The ``engines`` that are short of room.
 
     ``less_than_plain`` is how much smaller the KV cache is than the baseline's, a share of that;
-    ``share_of_layers`` the draft's share of the layers. At least one is known.
+    ``share_of_layers`` the draft's share of the layers. At least one is known. ``fitting`` are the
+    requests of the window's mean length that fit into one engine's KV cache; None if unknown.
     """
 
     code: ClassVar[str] = "room"
     engines: tuple[str, ...]
     less_than_plain: float | None
     share_of_layers: float | None
+    fitting: Fitting | None = None
+
+
+def fitting(model: ModelReport) -> Fitting | None:
+    """As of the window; None without a baseline, or if the cache or the requests are unknown."""
+    plain = model.plain_cache.capacity_tokens if model.plain_cache is not None else None
+    capacity = model.kv_cache_capacity_tokens
+    tokens = sum_caches(engine.cache for engine in model.engines).request_tokens
+    if plain is None or capacity is None or not tokens:
+        return None
+    return Fitting(tokens=tokens, requests=int(capacity // tokens), plain=int(plain // tokens))
 
 
 def room(situation: Situation) -> Iterator[Room]:
@@ -48,7 +73,7 @@ def room(situation: Situation) -> Iterator[Room]:
     if taken is None or taken < _TAKEN:
         return
 
-    yield Room(engines=pressed, less_than_plain=less, share_of_layers=share)
+    yield Room(engines=pressed, less_than_plain=less, share_of_layers=share, fitting=fitting(model))
 
 
 def _is_pressed(engine: EngineReport, thresholds: Thresholds) -> bool:

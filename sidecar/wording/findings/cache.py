@@ -11,7 +11,7 @@ from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.requests.messages import Speculation
 from sidecar.wording.findings.explanation import Explanation, Words, speculation_of
 from sidecar.wording.findings.paste import changed_config, given_option, verification
-from sidecar.wording.numbers import counted, percent
+from sidecar.wording.numbers import count, counted, percent
 
 _HASHES: Final = "disable_lookahead_block_hashes"
 _KEEP: Final = (
@@ -86,7 +86,14 @@ def _room(finding: Room, model: ModelReport) -> Explanation:
 
 def _taken(finding: Room) -> str:
     if finding.less_than_plain is not None:
-        return f"It is {percent(finding.less_than_plain)} smaller than the baseline's."
+        smaller = f"It is {percent(finding.less_than_plain)} smaller than the baseline's"
+        fits = finding.fitting
+        if fits is None:
+            return f"{smaller}."
+        return (
+            f"{smaller}: {counted(fits.requests, 'request')} of {count(fits.tokens)} tokens, their"
+            f" mean, fit at once; without speculation {count(fits.plain)} would."
+        )
     share = percent(finding.share_of_layers or 0.0)
     return f"The draft takes about {share} of it, by its share of the layers."
 

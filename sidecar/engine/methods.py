@@ -130,12 +130,16 @@ def is_mtp(method: str | None) -> bool:
 
 
 def follows_a_schedule(method: str | None, *, runner_v2: bool | None) -> bool:
-    """Whether the number of draft tokens may follow the batch size, by all that is known.
+    """Whether drafting fewer tokens with more requests saves time, by all that is known.
 
-    Model runner V2 cuts the drafts itself, so there n-gram on the GPU follows, too.
+    Model runner V2 cuts the drafts itself, so there n-gram on the GPU follows, too. A draft model
+    then still makes all of them (0.32, v1/worker/gpu/spec_decode/standalone_ar): at K = 0 it costs
+    as much as at any K.
     """
     if method == "ngram_gpu":
         return runner_v2 is True
+    if method == "draft_model" and runner_v2 is True:
+        return False
     return method in _WITH_SCHEDULE or is_mtp(method)
 
 

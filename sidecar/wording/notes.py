@@ -176,7 +176,16 @@ def resting_loads(engines: Iterable[EngineReport]) -> str:
     """
     schedules = (one.speculation.schedule for one in engines if one.speculation is not None)
     schedule = next(filter(None, schedules), ())
-    resting = [f"{first} to {last}" for first, last, tokens in schedule if tokens == 0]
+
+    # Between two ranges, and after the last one, the one before goes on.
+    ends = [first - 1 for first, *_ in schedule[1:]]
+    resting = [
+        f"{first} to {end}"
+        for (first, _, tokens), end in zip(schedule, ends, strict=False)
+        if tokens == 0
+    ]
+    if schedule and schedule[-1][2] == 0:
+        resting.append(f"{schedule[-1][0]} or more")
     return " or ".join(resting)
 
 

@@ -303,12 +303,18 @@ def test_a_method_without_the_rule_of_thumb_gets_no_advice(speculation):
     [
         ({"speculation": Speculation("eagle3", 3)}, ((1, 4, 3), (5, 8, 0))),
         ({"speculation": Speculation("custom_class", 3)}, ()),
+        ({"speculation": Speculation("draft_model", 3)}, ((1, 4, 3), (5, 8, 0))),
+        ({"speculation": Speculation("draft_model", 3), "runs_v2": True}, ()),
+        ({"speculation": Speculation("eagle3", 3), "runs_v2": True}, ((1, 4, 3), (5, 8, 0))),
         ({"speculation": Speculation("eagle3", 3), "is_data_parallel": True}, ()),
         ({}, ()),
     ],
 )
 def test_a_schedule_is_advised_only_where_vllm_is_known_to_follow_it(changes, entries):
-    """Not with a class of its own, with data parallelism, or where the method is unknown."""
+    """Not with a class of its own, with data parallelism, or where the method is unknown.
+
+    On model runner V2 a draft model makes all drafts whatever the schedule says, and gains nothing.
+    """
     loads = {4: CHEAP, 8: load(0.05)}
     accepted = window(0.6, accepted_per_position=(800, 600, 400))
     advice = advice_on(Evidence(window=accepted, costs=CHEAP, costs_by_load=loads, **changes))

@@ -15,7 +15,7 @@ from sidecar.errors import Unreachable
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
-from sidecar.wording.notes import model_notes, undrafted_sentence
+from sidecar.wording.notes import model_notes, resting_loads, undrafted_sentence
 from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (
@@ -263,7 +263,7 @@ def test_a_schedule_that_drafts_nothing_at_some_loads_is_named_where_steps_have_
     scheduled = engine(speculation=rests)
     assert why(model(judgement=judgement(NONE), engines=(scheduled,))).startswith(
         "No draft tokens in the window. A sidecar that has just started needs two polls to see any;"
-        " vLLM's schedule by batch size drafts none with 9 to 256 requests running,"
+        " vLLM's schedule by batch size drafts none with 9 or more requests running,"
     )
 
     steps = speed()
@@ -271,11 +271,14 @@ def test_a_schedule_that_drafts_nothing_at_some_loads_is_named_where_steps_have_
     said = undrafted_sentence(model(speed=seldom, engines=(scheduled,)))
     assert said == (
         "75% of all requests' steps had no draft: vLLM's schedule by batch size drafts none with"
-        " 9 to 256 requests running."
+        " 9 or more requests running."
     )
     assert said in model_notes(model(speed=seldom, engines=(scheduled,)))
     assert not undrafted_sentence(model(speed=steps, engines=(scheduled,)))
     assert not undrafted_sentence(model(speed=seldom))
+
+    gap = replace(rests, schedule=((1, 4, 3), (5, 8, 0), (17, 64, 1)))
+    assert resting_loads((engine(speculation=gap),)) == "5 to 16"  # the one before goes on
 
 
 def test_of_several_models_the_worst_is_named():
@@ -295,7 +298,7 @@ def test_a_collapse_is_told_from_hot_traffic():
     text = "Almost no draft tokens are accepted, and replies may be wrong."
     assert text_and_tone(collapsed) == (text, "bad")
     assert why(collapsed).endswith(
-        "a restart does not help then. High temperatures alone do not cause this."
+        "restart it, or let it sleep at level 1. High temperatures alone do not cause this."
     )
 
 

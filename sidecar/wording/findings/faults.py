@@ -20,7 +20,8 @@ from sidecar.wording.numbers import counted, percent
 
 _UPDATED: Final = (
     "If the target's weights are updated in place, as in reinforcement learning, update the draft"
-    " with them: a restart does not help then."
+    " with them: a restart does not help then. After a sleep of level 2, vLLM 0.32 loads only the"
+    " target's weights again: restart it, or let it sleep at level 1."
 )
 _RESTART: Final = (
     f"Restart vLLM; check that the draft matches its target. {_UPDATED} High temperatures alone do"

@@ -74,6 +74,7 @@ class Idle:
     def _probe(self):
         if self.out_since is not None and self.at - self.out_since >= self.timeout:
             self.end(ProbeOutcome.UNANSWERED)
+            return  # the next look is a second later
 
         target = self.probes.due(self.at)
         if target is None:
@@ -252,17 +253,37 @@ def test_a_refusal_is_a_failure_and_no_hang(outcome):
     assert vllm.probes.report.outcomes[outcome] == 30
 
 
+def until_unanswered(vllm):
+    """Lets a request time out; the next one is not sent yet."""
+    while not vllm.probes.report.outcomes["unanswered"]:
+        vllm(1)
+
+
 def test_a_restart_ends_what_an_engine_owes():
     """The new one has got no request: it is idle, whatever the old one owed."""
-    vllm = Idle(answers=False)
-    vllm.timeout = 200  # so that none is out when it restarts
-    vllm(INTERVAL + 201)
+    vllm = Idle(interval=1800, answers=False)
+    until_unanswered(vllm)
     assert vllm.report.asks_for_restart
-    assert vllm.out_since is not None
-    vllm.end(ProbeOutcome.UNREACHABLE)
-    vllm.answers = True
 
-    assert not vllm(600, restarted=True)
+    assert not vllm(1799, restarted=True)
+
+
+def test_an_engine_that_went_on_after_a_request_timed_out_is_asked_again_at_once():
+    """Nothing moved for it, as the request was withdrawn, and the interval may be long."""
+    vllm = Idle(interval=1800, answers=False)
+    until_unanswered(vllm)
+
+    vllm.answers = True
+    vllm(1)
+    assert not vllm(600)
+
+
+def test_a_pause_explains_a_request_that_was_not_answered():
+    vllm = Idle(interval=1800, answers=False)
+    until_unanswered(vllm)
+    vllm.probes.put_off(vllm.at)
+
+    assert not vllm(1799)
 
 
 def test_each_idle_rank_is_asked_in_turn():

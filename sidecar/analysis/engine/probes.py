@@ -44,7 +44,9 @@ class Probes:
 
     It is due while all engines of the page are known to have no work, and for one of which nothing
     has moved for an interval: what moves works. While another engine works, nothing is concluded
-    from a request that has no answer either: it may be that engine that has it.
+    from a request that has no answer either: it may be that engine that has it. After a request
+    that was not answered in time, the next one follows at once, so that an engine that goes on
+    again is soon known to.
 
     Bounded: it keeps the engines of the last page.
     """
@@ -101,13 +103,11 @@ class Probes:
 
     def due(self, at: float) -> ProbeTarget | None:
         """See ``ProbeSubject``."""
-        if self._interval is None or self._is_out or not self._is_idle:
-            return None
-        if self._last is not None and at - self._last < self._interval:
+        if self._is_out or not self._is_idle:
             return None
 
-        key = self._unanswered or min(self._quiet, key=self._waits_since, default=None)
-        if key is None or at - self._waits_since(key) < self._interval:
+        key = self._unanswered or self._waits_longest(at)
+        if key is None:
             return None
 
         self._target = key
@@ -116,6 +116,7 @@ class Probes:
     def put_off(self, at: float) -> None:
         """See ``ProbeSubject``."""
         self._last = at
+        self._unanswered = None  # that is why
 
     def sent(self, at: float) -> None:
         """See ``ProbeSubject``."""
@@ -138,6 +139,17 @@ class Probes:
         if outcome is not ProbeOutcome.UNANSWERED:
             self._unanswered = None
         return outcome
+
+    def _waits_longest(self, at: float) -> EngineKey | None:
+        """The engine that it is time to ask; None if it is not time for any."""
+        interval = self._interval
+        if interval is None or (self._last is not None and at - self._last < interval):
+            return None
+
+        key = min(self._quiet, key=self._waits_since, default=None)
+        if key is None or at - self._waits_since(key) < interval:
+            return None
+        return key
 
     def _waits_since(self, key: EngineKey) -> float:
         return max(self._quiet[key].since, self._asked.get(key, 0.0))

@@ -165,7 +165,7 @@ def conditions(
             if value is None:
                 continue
             is_on_replies = rule == Alert.OUTPUT_WORSE
-            said = _context_of_replies(past.replies.of(model)) if is_on_replies else context
+            said = _context_of_replies(past.replies(model)) if is_on_replies else context
             yield Condition(rule, {"model_name": model.model_name, **labels}, value, said)
 
 
@@ -202,13 +202,13 @@ def _table(
 ) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
     yield from _losing(model, past, thresholds, paged)
-    worse = None if model.judgement.has_collapsed else _bad_endings(past.replies.of(model))
+    worse = None if model.judgement.has_collapsed else _bad_endings(past.replies(model))
     yield Alert.OUTPUT_WORSE, {}, worse  # a collapse says so itself
-    yield Alert.NOT_SPECULATING, {}, 1.0 if drafts_nothing(past.drafting.of(model)) else None
+    yield Alert.NOT_SPECULATING, {}, 1.0 if drafts_nothing(past.drafting(model)) else None
     for alert, value in model.breaches.items():
         yield alert, {}, value
 
-    for temperature in past.split.of(model).temperatures:
+    for temperature in past.temperatures(model):
         labels = {"temperature": temperature.temperature}
         judgement = temperature.judgement
         yield Alert.LOW_AT_TEMPERATURE, labels, _low(judgement, loses=True)

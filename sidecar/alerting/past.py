@@ -1,16 +1,17 @@
 """What the direct push remembers of earlier reports; with Prometheus, the rules look it up."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Judgement
-from sidecar.analysis.report import ModelReport, Report
+from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 
 _DAY: Final = 86_400.0  # seconds for which a rate is remembered
-_BRIDGED: Final = 180.0  # seconds for which what was last known holds on, as in the rules
+_BRIDGED: Final = 360.0  # seconds for which what was last known holds on, as in the rules
+_WHOLE: Final = ""  # the key of what is of the model as a whole
 _MEMORY: Final = 28_800.0  # seconds over which mean and variance are taken, as in the rules
 _LEAST_SPREAD: Final = 0.03  # of a rate that has hardly any past
 _SPREADS: Final = 3.0  # a rate fell if it is so many spreads below its past, ...
@@ -51,39 +52,43 @@ def drafts_nothing(model: ModelReport) -> bool:
     return any(isinstance(finding, NotSpeculating) for finding in model.findings)
 
 
-class _LastKnown:
-    """Each model as it was when something of it was last known, for at most three minutes.
+Part = TypeVar("Part")
 
-    ``knows`` says whether a report has it.
+
+class _LastKnown(Generic[Part]):
+    """Parts of each model as they were when they were last known, for at most six minutes.
+
+    ``known`` gives those of a model that its report knows, by a key.
     """
 
-    def __init__(self, knows: Callable[[ModelReport], bool]) -> None:
-        self._knows = knows
-        self._known: dict[str, tuple[float, ModelReport]] = {}  # by name: when, Unix seconds
+    def __init__(self, known: Callable[[ModelReport], Mapping[str, Part]]) -> None:
+        self._known = known
+        self._last: dict[tuple[str, str], tuple[float, Part]] = {}  # model, key: Unix seconds, part
 
     def observe(self, report: Report) -> None:
         since = report.at - _BRIDGED
-        self._known = {
-            name: (at, model)
-            for name, (at, model) in self._known.items()
-            if since <= at <= report.at  # else the clock was set back
+        self._last = {
+            place: (at, part)
+            for place, (at, part) in self._last.items()
+            if since < at <= report.at  # else the clock was set back
         }
         for model in report.models:
-            if self._knows(model):
-                self._known[model.model_name] = report.at, model
+            for key, part in self._known(model).items():
+                self._last[model.model_name, key] = report.at, part
 
-    def of(self, model: ModelReport) -> ModelReport:
-        """The model itself if that was not known within three minutes."""
-        _, known = self._known.get(model.model_name, (0.0, model))
-        return known
+    def of(self, model: ModelReport) -> dict[str, Part]:
+        """What the model's report knows, or was known within six minutes."""
+        lately = {
+            key: part for (name, key), (_, part) in self._last.items() if name == model.model_name
+        }
+        return lately | dict(self._known(model))
 
 
 class Past:
     """When the push began, whether an engine hung, and how each acceptance rate was within a day.
 
     After a restart of vLLM, what the plug-in tells is unknown for a while. Until it is known again,
-    ``replies``, ``split`` and ``drafting`` have each model as it was when this was known: how its
-    replies end, its temperatures, and whether it drafts.
+    ``replies``, ``drafting`` and ``temperatures`` have it as it was.
 
     Bounded: a rate that was not seen for a day is forgotten, and there is one for each model,
     temperature and manner of drafting.
@@ -93,11 +98,9 @@ class Past:
         self.began: float | None = None  # Unix seconds of the first report; None before it
         self.was_stalled = False  # whether an engine was stalled at the last good poll
         self._usual: dict[_Place, _Usual] = {}
-        self.replies = _LastKnown(lambda model: model.endings is not None)
-        self.split = _LastKnown(lambda model: bool(model.temperatures))
-        self.drafting = _LastKnown(
-            lambda model: drafts_nothing(model) or model.judgement.judged is not None
-        )
+        self._replies = _LastKnown(_that_ends)
+        self._drafting = _LastKnown(_that_drafts_or_not)
+        self._split = _LastKnown(_judged)
 
     def observe(self, report: Report) -> None:
         """Takes in a report, each only once and in their order."""
@@ -107,15 +110,27 @@ class Past:
         if report.scrape.up:
             self.was_stalled = bool(report.health.stalled)
 
+        for known in (self._replies, self._drafting, self._split):
+            known.observe(report)
+
         since = report.at - _DAY
         self._usual = {place: usual for place, usual in self._usual.items() if usual.at > since}
         for model in report.models:
-            for rate in _rates(model):
+            for rate in _rates(model, self.temperatures(model)):
                 usual = self._usual.get(rate.place, _Usual(report.at, rate.value))
                 self._usual[rate.place] = usual.followed_by(rate.value, report.at)
 
-        for known in (self.replies, self.split, self.drafting):
-            known.observe(report)
+    def replies(self, model: ModelReport) -> ModelReport:
+        """The model as it was when it was last known how its replies end."""
+        return self._replies.of(model).get(_WHOLE, model)
+
+    def drafting(self, model: ModelReport) -> ModelReport:
+        """The model as it was when it was last known whether it drafts."""
+        return self._drafting.of(model).get(_WHOLE, model)
+
+    def temperatures(self, model: ModelReport) -> Sequence[TemperatureReport]:
+        """Each of the model's temperatures as it was when it was last judged."""
+        return tuple(self._split.of(model).values())
 
     def has_dropped(self, model: ModelReport) -> bool:
         """Whether the model's rate is below what each temperature's own past gives today.
@@ -123,8 +138,11 @@ class Past:
         Each temperature is compared with itself, drafted in the same manner, and counts by its
         share of today's draft tokens: a change of the mix is no drop.
         """
-        known = [rate for rate in _rates(self.split.of(model)) if rate.place in self._usual]
-        rates = [(rate, self._usual[rate.place]) for rate in known]
+        rates = [
+            (rate, self._usual[rate.place])
+            for rate in _rates(model, self.temperatures(model))
+            if rate.place in self._usual
+        ]
         tokens = sum(rate.draft_tokens for rate, _ in rates)
         if not tokens:
             return False
@@ -135,15 +153,31 @@ class Past:
         return fall / tokens > least
 
 
-def _rates(model: ModelReport) -> Iterator[_Rate]:
-    """The rates by temperature; without a split, that of the whole model."""
+def _that_ends(model: ModelReport) -> Mapping[str, ModelReport]:
+    return {} if model.endings is None else {_WHOLE: model}
+
+
+def _that_drafts_or_not(model: ModelReport) -> Mapping[str, ModelReport]:
+    is_known = drafts_nothing(model) or model.judgement.judged is not None
+    return {_WHOLE: model} if is_known else {}
+
+
+def _judged(model: ModelReport) -> Mapping[str, TemperatureReport]:
+    """The temperatures that are judged: a split is there before it has passed their gates."""
+    return {
+        part.temperature: part for part in model.temperatures if part.judgement.judged is not None
+    }
+
+
+def _rates(model: ModelReport, temperatures: Sequence[TemperatureReport]) -> Iterator[_Rate]:
+    """The rates by temperature; without any, that of the whole model."""
     manner = _manner(model.judgement)
     if manner is None:
         return
 
     parts: list[tuple[str | None, Judgement]] = [
         (part.temperature, part.judgement)
-        for part in model.temperatures
+        for part in temperatures
         if part.judgement.judged is not None
     ]
     for temperature, judgement in parts or [(None, model.judgement)]:

@@ -19,7 +19,7 @@ PACE = 1 / 100  # factor for how long conditions have to hold
 # does not interrupt them.
 INTERVAL = "1s"
 FASTER = (
-    (r"\[(5m|3m)\]", "[15s]"),
+    (r"\[(6m|5m|3m)\]", "[15s]"),
     (r"\[1h\]", "[30s]"),
     (r"\[24h\]", "[60s]"),
     (r"\[20m\]", "[15s]"),

@@ -201,15 +201,15 @@ def concerned(rules, scene):
     return [rule for rule in rules if rule.get("record") in needed or rule in alerts]
 
 
-def promtool(directory, scene, rules, **scraped):
+def promtool(directory, scene, rules, *, every="1m", **scraped):
     """The output of promtool if the scene fails under these rules, else None.
 
-    ``scraped`` is as in ``Scene.test``.
+    They are evaluated ``every`` so often. ``scraped`` is as in ``Scene.test``.
     """
     text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in rules)
     document = {
         "rule_files": ["rules.yaml"],
-        "evaluation_interval": "1m",
+        "evaluation_interval": every,
         "tests": [scene.test(text, **scraped)],
     }
     # JSON is also YAML, and quick to write.

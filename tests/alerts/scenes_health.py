@@ -170,12 +170,12 @@ def restarting():
         return Pod(instance, **own).drafting(5, 0.8).restarting(*minutes)
 
     yield Scene(
-        "three within an hour", "SpecDecodeVLLMRestarting", at=(13, 20, 69, 85, 115)
+        "three within an hour", "SpecDecodeVLLMRestarting", at=(13, 20, 68, 85, 115)
     ).with_pods(
-        pod("three", 10, 12, 14).sidecar_fires(3, until=69),
+        pod("three", 10, 12, 14).sidecar_fires(3, until=68),
         pod("two", 10, 12),
         pod("spread", 5, 70, 110),
-        pod("many", *range(5, 15), restarts_per_hour=10).sidecar_fires(10, until=69),
+        pod("many", *range(5, 15), restarts_per_hour=10).sidecar_fires(10, until=68),
         pod("less", *range(5, 14), restarts_per_hour=10),
         pod("sidecar-too", 10, 12, 72, 74, 76).away(65, 66).sidecar_fires(3, since=85),
     )
@@ -371,8 +371,21 @@ def sidecar_restarting():
         pod("two", 10, 20),
         pod("spread", 10, 55, 100),
         pod("lenient", 10, 20, 30, restarts_per_hour=4),
+        pod("many", *range(12, 32, 2), restarts_per_hour=10).sidecar_fires(10, since=45, until=79),
+        pod("less", *range(14, 32, 2), restarts_per_hour=10),
         Pod("fine").drafting(5, 0.8),
     )
+
+
+@scenes
+def another_program():
+    other = Pod("other", minutes=0).plain("process_start_time_seconds", (10, 0))
+    yield Scene(
+        "another program is no sidecar",
+        None,
+        at=(9,),
+        records={"sidecar:specdec_start:timestamp_seconds": ()},
+    ).with_pods(other)
 
 
 @scenes

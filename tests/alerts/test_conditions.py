@@ -152,6 +152,40 @@ def test_the_context_has_the_first_finding_and_its_remedy():
     assert "--speculative-config" in finding.remedy
 
 
+def at_temperatures(pod):
+    """By minute, whether the push's condition on a low rate at a temperature holds."""
+    past, holds = Past(), {}
+    for minute, sidecar in pod.scrapes(pod.poll):
+        report = sidecar.report(minute)
+        past.observe(report)
+        rules = {condition.rule for condition in at_once(report, past)}
+        holds[minute] = "SpecDecodeAcceptanceLowAtTemperature" in rules
+    return holds
+
+
+def test_a_temperature_stays_as_it_was_until_it_is_judged_again():
+    """After a restart its split is there before it has passed the gates."""
+    pod = Pod("restarts", minutes=16).bucket("0", 6, 0.8).bucket("1+", 4, 0.38).restarting(8)
+    holds = at_temperatures(pod)
+
+    assert holds[7.5]
+    assert [minute for minute, held in holds.items() if minute > 7 and not held] == []
+
+
+def test_a_temperature_that_has_gone_is_remembered_for_six_minutes():
+    """As in the rules; the push is no place to keep what is over."""
+    pod = Pod("over", minutes=30).bucket("0", 6, 0.8).bucket("1+", after(9, 4, 0), 0.38)
+    last_judged = max(
+        minute
+        for minute, sidecar in pod.scrapes(pod.poll)
+        for part in sidecar.report(minute).models[0].temperatures
+        if part.temperature == "1+" and part.judgement.judged is not None
+    )
+    held = [minute for minute, is_held in at_temperatures(pod).items() if is_held]
+
+    assert max(held) == last_judged + 5.5  # the last poll within six minutes
+
+
 WALL = 1_700_000_000.0
 SEVERITIES = {
     key: Rule("Name", {"severity": severity}, 10, 5, "", "")

@@ -9,6 +9,7 @@ import yaml
 from sidecar.alerting.conditions import NO_ANSWER, conditions, load_rules
 from sidecar.alerting.past import Past
 from sidecar.analysis.verdict import MARGIN
+from sidecar.errors import NoVllmMetrics
 from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
@@ -108,6 +109,44 @@ def test_the_rules_work_at_another_scrape_interval_and_with_other_labels(scene, 
         pytest.skip("up is the federating Prometheus' own")
     at = (scene.at[0], scene.at[-1]) if "seconds" in scraped else scene.at
     passes(tmp_path, replace(scene, at=at), **scraped)
+
+
+_RANGE = re.compile(r"\[((?:\d+[dhms])+)(:\w+)?\]")
+_SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+
+
+def _without_its_left_end(match):
+    parts = re.findall(r"(\d+)([dhms])", match[1])
+    seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+    return f"[{1000 * seconds - 1}ms{match[2] or ''}]"
+
+
+def in_prometheus_3(rules):
+    """Prometheus 3 leaves the left end of a range out, which is a millisecond less."""
+    return [rule | {"expr": _RANGE.sub(_without_its_left_end, rule["expr"])} for rule in rules]
+
+
+AFTER_A_RESTART = [scene for scene in all_scenes() if "restart" in scene.name and scene.end < DAY]
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "scene", [*FIRST, *AFTER_A_RESTART], ids=lambda scene: f"{scene.alert}: {scene.name}"
+)
+def test_the_rules_hold_where_a_range_has_no_left_end(scene, tmp_path):
+    """Debian's promtool includes it, and scenes scrape and evaluate at the same moments."""
+    passes(tmp_path, scene, in_prometheus_3(concerned(shipped(), scene)))
+
+
+@pytest.mark.servers
+def test_a_page_that_cannot_be_read_is_no_outage_at_any_scrape_interval(tmp_path):
+    """The rules are evaluated between two scrapes too, when the newest is two minutes old."""
+    pod = Pod("unreadable", minutes=70).drafting(5, 0.8)
+    pod.failing(lambda n: n >= 40, NoVllmMetrics("none")).plain("up", (70, 1))
+    scene = Scene("unreadable", "SpecDecodeVLLMDown", at=(19, 30, 50, 69)).with_pods(pod)
+    for rules in (concerned(shipped(), scene), in_prometheus_3(concerned(shipped(), scene))):
+        passes(tmp_path, scene, rules, seconds=120, every="30s")
 
 
 @pytest.mark.servers

@@ -33,8 +33,10 @@ _UNNOTICED = (
     "pod_temperature:specdec_endings:reference1h: * -> / in: 0 ",
     # Equal: all engines' information is 1.
     "pod:specdec_adaptive:bool: max -> min in: ",
-    # Equal: both are 1.
+    # Equal: both are 1, or one is.
     "model:specdec_speculation:engines: * -> / in: ",
+    "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
+    "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
     # Not a scene, since rules are missing in it: test_alerts_without_their_recording_rules_say_so.
@@ -82,7 +84,8 @@ def _of_expression(expr):
         (r"\b(sum|avg|max|min|count)\b(?= (?:by|without))", _AGGREGATED.get),
         (_THRESHOLD, "0.9 * {}".format),
         (_THRESHOLD, "1.1 * {}".format),
-        (r'(?<![\w.:"|\[])\d+(?:\.\d+)?(?![\w."|\]])', _another_number),
+        # not of a range, a label or a pattern's repetition
+        (r'(?<![\w.:"|\[{,])\d+(?:\.\d+)?(?![\w."|\]])', _another_number),
         (r'(?<=[a-z_]=")[^"]+(?=")|(?<=~")[^"]+(?=")', lambda _: "another"),
         (r'!=(?=")', lambda _: "="),
     ):

@@ -112,6 +112,10 @@ def acceptance_dropped():
         .drafting(5, plan((30, 0.8), (20, 0.4), (0, 0.8)))
         .fires(0.4, since=50, until=50, **page)
         .fires(0.48, since=62, until=62, **page),
+        Pod("both")  # more than it varies, which neither temperature's part of it is alone
+        .bucket("0", 4, after(30, 0.56, 0.44))
+        .bucket("1+", 4, after(30, 0.56, 0.44))
+        .fires(0.44, since=50, **page),
         one,  # the pod as a whole gains: no page
         mix("mix"),
         mix("restarts").restarting(40),
@@ -129,6 +133,14 @@ def acceptance_dropped():
         .drafting(5, falls, k=after(30, 3, 4))
         .fires(0.4, since=50, **page),
     )
+
+    swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.6), (0, 0.4))).speculating(DFLASH)
+    yield Scene(
+        "low over the hour, by a method whose rate says nothing of its time",
+        LOW,
+        at=(9, 60),
+        needs_prometheus=True,
+    ).with_pods(swings.fires(0.3627, since=60, severity="info"))
 
     first_low, then_drops = after(30, 8, 1.2), after(36, 0.6, 0.2)
     later = Pod("later").bucket("0", first_low, 0.88).bucket("1+", after(30, 1.2, 7.2), 0.38)
@@ -269,6 +281,14 @@ def by_time():
     yield Scene(
         "nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)
     ).with_pods(*pods())
+
+    gap = Pod("gap").drafting(5, 0.7).timed(0.9).away(30, 42)
+    yield Scene(
+        "it outlasts a gap, after which a speedup is not known at once",
+        SLOWER,
+        at=(9, 29, 46),
+        needs_prometheus=True,
+    ).with_pods(gap.fires(0.9, since=29))
 
     # Of the other engine nothing is known.
     part = Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")

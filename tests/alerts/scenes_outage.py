@@ -1,7 +1,7 @@
 """Scenes for the outages of a model: which of its pods serve, and what is known of the others."""
 
 from sidecar.errors import NoVllmMetrics
-from tests.alerts.pods import DASHBOARDS, POD, RUNBOOKS, Firing, Pod
+from tests.alerts.pods import DASHBOARDS, DAY, POD, RUNBOOKS, Firing, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.vllm_pages import after, plan
 
@@ -46,6 +46,8 @@ def for_three_minutes():
     lately.drafting(plan((11, 5), (0, 0)), 0.8, requests=after(11, 10, 0)).failing(
         lambda n: n >= 40
     )
+    waits = Pod("waits", model="waits").gauge("num_requests_running", 3)
+    waits.drafting(plan((4, 5), (0, 0)), 0.8, requests=after(4, 10, 0)).failing(lambda n: n >= 40)
     yield Scene("no page where there was one", DOWN, at=(22, 25, 70)).with_pods(
         down(without_vllm("down", (20, 90)), since=25),
         without_vllm("short", (20, 22.5)),
@@ -62,6 +64,7 @@ def for_three_minutes():
         down(forgot, since=25),
         idle.fires(severity="warning", since=25),
         down(lately, since=25),
+        down(waits, since=25),
     )
 
 
@@ -82,6 +85,8 @@ def by_count():
         pod.plain("up", (30, 1), *[(3, 0), (3, 1)] * 8, (60, 1))
         return pod.restarting(*range(33, 80, 6)) if restarts else pod
 
+    unreadable = of_its_model("unreadable", minutes=130).restarting(29, 31)
+    unreadable.failing(lambda n: n >= 66, NoVllmMetrics("none"))
     yield Scene(
         "it comes and goes", DOWN, at=(32, 43, 52, 70, 88, 110), needs_prometheus=True
     ).with_pods(
@@ -90,6 +95,7 @@ def by_count():
         down(flaps("crashes", 2, 4, restarts=True), since=52, until=88).outage_fires(
             since=43, until=43
         ),
+        unreadable,
         gone("as-a-whole", restarts=True).outage_fires(since=43, until=88),
         gone("sidecar-only", restarts=False),
     )
@@ -107,12 +113,63 @@ def half_of_a_model():
     two, three, four = pods("two", 2, 1), pods("three", 3, 1), pods("four", 4, 2)
     two[0].outage_fires(since=25)
     four[0].outage_fires(since=25)
+    # Nobody asks any more: what the pod that is down had last is no matter.
+    idle, apart = pods("idle", 2, 1), pods("apart", 2, 1)
+    for first, _ in (idle, apart):
+        first.outage_fires(since=25, until=25)
+    for pod in (*idle, *apart):
+        pod.drafting(plan((22, 5), (0, 0)), 0.8, requests=after(22, 10, 0))
+    for pod, workload in zip(apart, ("first", "second"), strict=True):
+        pod.own["pod"] = POD.replace("vllm", workload)
+        for firing in pod.firings:
+            if "instance" in firing.labels:
+                firing.labels["pod"] = pod.own["pod"]
     yield Scene(
         "a page for half of the pods, a warning for less",
         DOWN,
         at=(22, 25, 60),
         needs_prometheus=True,
-    ).with_pods(*two, *three, *four)
+    ).with_pods(*two, *three, *four, *idle, *apart)
+
+
+@scenes
+def before_prometheus():
+    """Prometheus is new; the sidecars are not, and one has read its vLLM."""
+
+    def seen(instance, **read):
+        made = Pod(instance, minutes=0).plain("process_start_time_seconds", (30, 0))
+        for metric, value in ({"specdec_up": 0} | read).items():
+            made.plain(metric, (30, value))
+        return made
+
+    loads = seen("loads")
+    yield Scene(
+        "what was read before is not loading",
+        None,
+        at=(20,),
+        records={"pod:specdec_loading:seconds": [(loads.own, 1200)]},
+    ).with_pods(loads, seen("was-read", specdec_last_scrape_timestamp_seconds=1))
+
+
+@scenes
+def a_day_later():
+    """What Prometheus hands on from evaluation to evaluation ends after a day."""
+    dead = of_its_model("dead", (20, 1), (DAY + 60, 0), minutes=20).failing(lambda n: n < 10)
+    dead.own |= {"pod": POD}
+    remembered = (
+        "pod:specdec_served:timestamp_seconds",
+        "workload:specdec_served:timestamp_seconds",
+        "model:specdec_requested:timestamp_seconds",
+        "workload:specdec_load_seconds:last",
+        "pod_temperature:specdec_acceptance:mean8h",
+        "pod_temperature:specdec_acceptance:variance8h",
+    )
+    yield Scene(
+        "a day later nothing of a model is remembered",
+        None,
+        at=(DAY + 40,),
+        records=dict.fromkeys(remembered, ()),
+    ).with_pods(dead)
 
 
 @scenes
@@ -195,10 +252,10 @@ def loading():
     yield Scene(
         "late by startup_time, or by its last load",
         DOWN,
-        at=(39, 46, 52, 58, 68, 74, 95),
+        at=(39, 46, 52, 58, 68, 72, 95),
         needs_prometheus=True,
     ).with_pods(
-        *pages(replaced("never", 90), since=74),
+        *pages(replaced("never", 90), since=72),
         *replaced("slow", 25),
         *pages(replaced("patient", 90, startup_time=900), since=58),
         *pages(replaced("quick", 90, first=7), since=52, until=95),
@@ -269,6 +326,10 @@ def gone():
     plain = Pod("plain", model="plain", namespace="plain", minutes=40).drafting(5, 0.8)
     loading_anew = Pod("anew", model="anew", namespace="anew", minutes=40).drafting(5, 0.8)
     anew = Pod("next", model="anew", namespace="anew", start=44).drafting(5, 0.8)
+    sets = evicted("sets", "vllm-0")
+    none = kube("ksm-none", "kube_statefulset_replicas", (120, 0), namespace="sets")
+    for made in (sets, none):
+        made.own |= {"cluster": "with-sets"}
     told = [
         Firing({"namespace": name, "model_name": name}, since=52, until=90)
         for name in ("unknown", "plain")
@@ -276,7 +337,7 @@ def gone():
     yield Scene(
         "a warning where nobody knows, for an hour", GONE, at=(47, 52, 90, 105), fleet=told
     ).with_pods(
-        unknown, idle, plain, loading_anew, anew.failing(lambda n: n < 120),
+        unknown, idle, plain, loading_anew, anew.failing(lambda n: n < 120), sets, none,
         Pod("links", minutes=120, namespace="links", model="links").drafting(5, 0.8),
     )  # fmt: skip
 

@@ -246,14 +246,24 @@ def no_outages():
         alive.append(direct)
     yield Situation("a policy that blinds every sidecar", (*blind, *alive), 100)
 
+    faster = [Pod(f"o{n}", minutes=40).drafting(5, 0.75, k=2) for n in range(2)]
+    longer = [Pod(f"n{n}", start=38, minutes=60).drafting(5, 0.46, k=6) for n in range(2)]
+    yield Situation("a rollout of longer drafts, of which less is accepted", (*faster, *longer), 98)
+
+    back = [
+        target(good(f"a{n}", start=50 * n, minutes=30), (30, 1), (2, 0)).failing(lambda n: n < 8)
+        for n in range(3)
+    ]
+    yield Situation("scaled to zero and back, again and again", tuple(back), 140)
+
     in_turn = [
         without_vllm(target(good(f"a{n}", minutes=90)), (30 + 7 * n, 36 + 7 * n)) for n in range(6)
     ]
     yield Situation("six pods that are restarted in turn", tuple(in_turn), 90)
 
 
-def outages_of_vllm():
-    """Of a model, and of what would say so."""
+def more_outages():
+    """Of a model, of what would say so, and of what lasts for twenty minutes."""
     old = target(good("old", minutes=40))
     new = target(good("new", start=42, minutes=88)).failing(lambda _: True)
     yield Situation(
@@ -279,6 +289,20 @@ def outages_of_vllm():
             110, page, 40, 20,
         )  # fmt: skip
 
+    hard = good("a", minutes=120)
+    hard.bucket("0", 5, plan((40, 0.75), (20, 0.42), (0, 0.75))).bucket("1+", 0, 0.7)
+    yield Situation("twenty minutes of harder text", (target(hard),), 120, LOW, 40, 20)
+
+    cut_off = []
+    for n in range(6):
+        pod = good(f"10.0.0.{n}", minutes=90)
+        node = Pod(f"10.0.0.{n}", minutes=0)
+        node.own |= {"job": "node", "instance": f"10.0.0.{n}:9100"}
+        phases = ((40, 1), (15, 0), (35, 1)) if n < 3 else ((90, 1),)
+        pod.gap = set(range(40, 55)) if n < 3 else set()
+        cut_off += [target(pod, *phases), node.plain("up", *phases)]
+    yield Situation("half of the nodes lose their network", tuple(cut_off), 90, DOWN, 40, 6)
+
     poisoned = [
         without_vllm(target(good(f"a{n}", minutes=120)), (30 + 3 * n, 42 + 3 * n)) for n in range(8)
     ]
@@ -291,7 +315,7 @@ def outages_of_vllm():
 
 
 QUIET = (*quiet(), *no_outages())
-OUTAGES = (*outages(), *outages_of_vllm())
+OUTAGES = (*outages(), *more_outages())
 
 
 def shown(situation):

@@ -1,4 +1,4 @@
-"""A restart of Prometheus while alerts are pending and while they fire.
+"""A restart and an outage of Prometheus while alerts are pending and while they fire.
 
 Prometheus and Alertmanager are the real ones; of the sidecars there are only the pages.
 """
@@ -22,6 +22,8 @@ FLAGS = (
     "--rules.alert.for-grace-period=30s",  # 10 min in production
     "--rules.alert.resend-delay=15s",
 )
+COLLAPSED, SLOWER = "SpecDecodeAcceptanceCollapsed", "SpecDecodeSlowerThanPlain"
+LOOKBACK = "--query.lookback-delta=15s"  # 5 min in production
 
 
 class Page:
@@ -40,6 +42,38 @@ class Page:
         return web.Response(text=f"{up}\n{at}\n{links}\n{running}\n{build}\n")
 
 
+class Losing(Page):
+    """What a sidecar shows of a pod that pages: ``samples`` besides those of each."""
+
+    def __init__(self, model, samples):
+        super().__init__()
+        self._model, self._samples, self._began = model, samples, time.monotonic()
+
+    async def answer(self, request):
+        shown = (await super().answer(request)).text.replace('"m"', f'"{self._model}"')
+        decoding = f'{{model_name="{self._model}",engine="0",running="1"}}'
+        seconds = f"specdec_decode_seconds_total{decoding} {time.monotonic() - self._began}"
+        own = [f'{name}{{model_name="{self._model}",{rest}' for name, rest in self._samples]
+        return web.Response(text="\n".join([shown.strip(), seconds, *own, ""]))
+
+
+def slower():
+    return Losing(
+        "slower",
+        [
+            ("specdec_model_acceptance_ratio", "} 0.6"),
+            ("specdec_model_verdict", 'verdict="net_negative"} 1'),
+            ("specdec_model_verdict_basis", 'basis="speedup"} 1'),
+            ("specdec_engine_speedup_ratio", 'engine="0"} 0.8'),
+        ],
+    )
+
+
+def collapsed():
+    samples = [("specdec_model_acceptance_ratio", "} 0.01"), ("specdec_model_collapsed", "} 1")]
+    return Losing("collapsed", samples)
+
+
 def scaled(text):
     """A rule file in which every time is ``FASTER``."""
 
@@ -53,7 +87,7 @@ def scaled(text):
 
 
 @asynccontextmanager
-async def prometheus(http, directory, pages, alertmanager_url):
+async def prometheus(http, directory, pages, alertmanager_url, flags=FLAGS):
     """Prometheus with the shipped rules, on what an earlier one left in the directory."""
     for name in ("recording.yaml", "alerts.yaml"):
         (directory / name).write_text(scaled((RULES / name).read_text()))
@@ -62,7 +96,7 @@ async def prometheus(http, directory, pages, alertmanager_url):
     config["rule_files"] = ["recording.yaml", "alerts.yaml"]
     address = alertmanager_url.removeprefix("http://")
     config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [address]}]}]}
-    async with running_prometheus(http, directory, config, flags=FLAGS) as running:
+    async with running_prometheus(http, directory, config, flags=flags) as running:
         yield running
 
 
@@ -142,3 +176,61 @@ async def test_a_restart_of_prometheus_neither_delays_nor_repeats_nor_resolves_a
     assert of_absent < 24  # of thirty
     assert set(told) == {(DOWN, "firing"), (ABSENT, "firing")}
     assert len(receivers.pages) == 1
+
+
+async def evaluations_until_it_fires(running, name, since):
+    """How often a group of the same interval was evaluated ``since`` until the alert fired."""
+    page = f'ALERTS{{alertname="{name}", severity="critical", alertstate="firing"}}'
+    at = f"timestamp({page}) >= {since}"
+    [(_, began)] = await running.until(f"min_over_time(({at})[10m:1s])")
+    milliseconds = round(1000 * (began - since))
+    counted = f"sum(count_over_time(fleet:specdec_runbooks:any[{milliseconds}ms]))"
+    [(_, evaluations)] = await running.instant(f"{counted} or vector(0)", at=began)
+    return evaluations
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.limit(300)
+async def test_after_an_outage_of_eleven_minutes_a_page_is_back_within_three_evaluations(
+    http, served, tmp_path
+):
+    """Of its first scrape, with the same labels, so that it is the same page.
+
+    Eleven minutes are 33 seconds here. They are longer than what an expression and a rate look back
+    on, so that only what is counted over 25 minutes is left.
+    """
+    receivers, crashed = Receivers(), Page()
+    firing = 'ALERTS{severity="critical", alertstate="firing"}'
+    async with (
+        served(receivers.take) as receivers_url,
+        served(crashed.answer) as first,
+        served(slower().answer) as second,
+        served(collapsed().answer) as third,
+        alertmanager(http, tmp_path, receivers_url) as alertmanager_url,
+    ):
+
+        def run():
+            pages = first, second, third
+            return prometheus(http, tmp_path, pages, alertmanager_url, (*FLAGS, LOOKBACK))
+
+        async with run() as before:
+            await before.until("count(pod:specdec_up:max24h == 1) == 3")
+            crashed.is_up = False
+            names = (DOWN, SLOWER, COLLAPSED)
+            for name in names:
+                await receivers.until(name, "firing", None)
+            fired = await before.until(f"{firing} and on () (count({firing}) == {len(names)})")
+
+        back = time.monotonic() + 33
+        while time.monotonic() < back:
+            await asyncio.sleep(0.1)
+
+        async with run() as after:
+            await after.until("count(specdec_up) == 3")  # discovery takes five seconds, at any pace
+            since = time.time()
+            evaluations = [await evaluations_until_it_fires(after, name, since) for name in names]
+            fire_again = await after.until(f"{firing} and on () (count({firing}) == {len(names)})")
+
+    assert max(evaluations) <= 3
+    assert sorted(map(str, fire_again)) == sorted(map(str, fired))

@@ -39,6 +39,8 @@ _UNNOTICED = (
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
+    # For a minute after a gap of Prometheus, within keep_firing_for.
+    "SpecDecodeSlowerThanPlain: 1 -> 2.0 in: pace, job, instance, pod) specdec_up == 1)",
     # Not a scene, since rules are missing in it: test_alerts_without_their_recording_rules_say_so.
     (
         "SpecDecodeRulesFailing: removed: or label_replace(group without (engine)"

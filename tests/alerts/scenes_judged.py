@@ -116,6 +116,10 @@ def acceptance_dropped():
         .bucket("0", 4, after(30, 0.56, 0.44))
         .bucket("1+", 4, after(30, 0.56, 0.44))
         .fires(0.44, since=50, **page),
+        Pod("less")  # no more than it varies
+        .bucket("0", 4, after(30, 0.53, 0.47))
+        .bucket("1+", 4, after(30, 0.53, 0.47))
+        .fires(0.47, since=50, **always),
         one,  # the pod as a whole gains: no page
         mix("mix"),
         mix("restarts").restarting(40),

@@ -8,7 +8,7 @@ vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plu
    once with the same arguments, returns its result and lets its exceptions through.
 3. **When it gives up**: all else is inside ``try``. The first error disables the plug-in for good,
    with one line in the log. Of a scheduler whose methods it does not know, it wraps the constructor
-   alone, to say so.
+   and ``schedule`` alone. In both cases it counts nothing, and only tells the sidecar so.
 4. **What it counts**: integers that only grow, by what requests and steps have in common, and one
    small record a finished request. It changes nothing in a request but its own attribute
    ``_specdec``, and keeps a bounded amount.
@@ -28,6 +28,7 @@ import json
 import logging
 import multiprocessing
 import os
+import select
 import socket
 import struct
 import sys
@@ -39,6 +40,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, islice
 from math import ceil
+from operator import add
 from typing import Any
 
 VERSION = "0.1.0"  # of the sidecar that wrote this file
@@ -157,7 +159,8 @@ def show(server: str | None) -> None:
 # - ``_free_request`` is called once at the end of a request, however it ends.
 #
 # The constructor is wrapped as well, to say hello to the sidecar, and ``schedule``, to notice when
-# the engine has stood still. What parameters that one has does not matter.
+# the engine has stood still, and to say again that nothing is observed. What parameters that one
+# has does not matter.
 KNOWN = {
     "make_spec_decoding_stats": "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
     " num_invalid_spec_tokens request_id",
@@ -203,7 +206,7 @@ def install(
     scheduler_class.__init__ = __init__
     for name, wrapper in wrappers.items():
         setattr(scheduler_class, name, wrapper)
-    if wrappers and hasattr(scheduler_class, "schedule"):
+    if hasattr(scheduler_class, "schedule"):
         scheduler_class.schedule = schedule_wrapper_of(scheduler_class.schedule)
 
 
@@ -222,8 +225,8 @@ def observe(
     own = [name for name, wrapper in wrappers.items() if getattr(type(scheduler), name) != wrapper]
     hello = {**identity, "own": own, **introduction(scheduler)}
     observer = Observer(scheduler, hello, path)
-    # Keeps the socket open once ``fail`` has cleared ``_specdec``: the sidecar then sees a plug-in
-    # that is disabled, not a lost connection.
+    # Stays when ``fail`` has cleared ``_specdec``, and keeps the socket open: the sidecar then sees
+    # a plug-in that is disabled, not a lost connection.
     scheduler._specdec_link = observer
 
     if refusal:
@@ -298,7 +301,10 @@ def schedule_wrapper_of(schedule: Any) -> Any:
 
     @functools.wraps(schedule)
     def schedule_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attempt(self, Observer.before_schedule)
+        if self._specdec is not None:
+            attempt(self, Observer.before_schedule)
+        else:
+            say_again(self)
         return schedule(self, *args, **kwargs)
 
     return schedule_wrapper
@@ -346,16 +352,26 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
     """
     observer = scheduler._specdec
     scheduler._specdec = None
+    reason = f"{part}: {type(error).__name__}"
     with suppress(Exception):  # a log handler may raise
         own_file = fail.__code__.co_filename
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next(frame.lineno for frame in reversed(frames) if frame.filename == own_file)
-        reason = f"{part}: {type(error).__name__} at line {line}"
-
+        frames = traceback.walk_tb(error.__traceback__)
+        lines = [line for frame, line in frames if frame.f_code.co_filename == own_file]
+        reason += f" at line {lines[-1]}"
         log.error("specdec %s is disabled, and vLLM goes on without it: %s", VERSION, reason)
+
+    with suppress(Exception):
         if observer is not None:  # else its constructor failed
             observer.starting = {}  # lets go of vLLM's requests
             observer.say("disabled", reason)
+
+
+def say_again(scheduler: Any) -> None:
+    """Tells a sidecar that has started since that nothing is observed, and why."""
+    with suppress(Exception):  # what has failed once may fail again
+        observer = scheduler.__dict__.get("_specdec_link")  # None: its constructor failed
+        if observer is not None:
+            observer.say_again()
 
 
 class ImpossibleDraftError(Exception):
@@ -480,6 +496,7 @@ class Observer:
         self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
         # The mean tokens of a decoding request, sampled once a report.
         self.context = 0
+        self.context_power = 0  # the smallest n for which it is at most 4**n
         self.is_context_sampled = False
 
         self.report = Report(self, Link(path), hello)
@@ -490,6 +507,14 @@ class Observer:
         self.state = state
         self.report.hello.update(state=state, reason=reason[:200])
         self.report.say_hello()
+
+    def say_again(self) -> None:
+        """Says hello as before, if the connection has ended: looks at most every ``MAX_RETRY``."""
+        clock = time.monotonic()
+        if clock >= self.report.not_before:
+            self.report.not_before = clock + MAX_RETRY
+            if not self.report.link.is_heard():
+                self.report.say_hello()
 
     # A step
 
@@ -515,11 +540,11 @@ class Observer:
                 self.interrupt()  # nothing ran; the engine waits for something else
             return
 
-        # With pipeline stages, requests may be in every step or only in every other one.
-        first = next(iter(scheduled))
-        before = [end for end, ids in self.ends if self.ends.maxlen == 1 or first in ids]
-        if before:
-            self.step_seconds = self.clock - before[-1]
+        for end, ids in reversed(self.ends):
+            # With pipeline stages, requests may be in every step or only in every other one.
+            if self.ends.maxlen == 1 or next(iter(scheduled)) in ids:
+                self.step_seconds = self.clock - end
+                break
         self.ends.append((self.clock, scheduled))
         self.step_count += 1
 
@@ -551,16 +576,18 @@ class Observer:
         cell = record.cell
         if not cell.is_changed:
             self.note(cell)
-        cell.numbers[DRAFTED_AT + drafted] += 1
-        cell.numbers[self.accepted_at + accepted] += 1
+        numbers = cell.numbers
+        numbers[DRAFTED_AT + drafted] += 1
+        numbers[self.accepted_at + accepted] += 1
         record.drafts += 1
         record.draft_tokens += drafted
         record.accepted_tokens += accepted
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
-        outputs = [output for client in result.values() for output in client.outputs]
-        lengths = [len(output.new_token_ids) for output in outputs]
+        lengths = [
+            len(output.new_token_ids) for client in result.values() for output in client.outputs
+        ]
         decodes = len(lengths) - lengths.count(0)
         tokens = sum(lengths)
         self.generation_tokens += tokens
@@ -571,7 +598,7 @@ class Observer:
             tokens -= sum(first_tokens)
         if decodes > 0:
             if not self.is_context_sampled:
-                self.sample_context(scheduler.requests, outputs)
+                self.sample_context(scheduler.requests, result)
             if self.step_seconds:
                 self.count_step(scheduler_output, decodes, tokens)
 
@@ -610,7 +637,7 @@ class Observer:
             prefill_tokens = max(scheduler_output.total_num_scheduled_tokens - decoded, 0)
 
         running = decodes if decodes <= EXACT_DECODES else 2 ** exponent(decodes)
-        key = (running, (exponent(self.context) + 1) // 2, prefill_tokens > MIXED)
+        key = (running, self.context_power, prefill_tokens > MIXED)
         more = (
             1,
             self.step_seconds,
@@ -626,12 +653,12 @@ class Observer:
             cell = self.step_cells[key] = Cell(key, len(more), is_of_steps=True)
         if not cell.is_changed:
             self.note(cell)
-        for place, number in enumerate(more):
-            cell.numbers[place] += number
+        cell.numbers[:] = map(add, cell.numbers, more)
 
-    def sample_context(self, requests: dict[str, Any], outputs: list[Any]) -> None:
+    def sample_context(self, requests: dict[str, Any], result: Any) -> None:
         """Looks at how many tokens some of the decoding requests have: once a report."""
         self.is_context_sampled = True
+        outputs = [output for client in result.values() for output in client.outputs]
         every = -(-len(outputs) // MAX_SAMPLED)
         decoding = [requests.get(output.request_id) for output in outputs[::every]]
 
@@ -642,6 +669,7 @@ class Observer:
         ]
         if contexts:
             self.context = round(sum(contexts) / len(contexts))
+            self.context_power = (exponent(self.context) + 1) // 2
 
     # A request
 
@@ -943,8 +971,8 @@ class Report:
 
     @property
     def unsent_finished(self) -> int:
-        """The finished requests of the report under way that wait to be sent."""
-        return max(self.last_finished - self.sent_finished - self.observer.lost, 0)
+        """The finished requests of the report under way that wait to be sent, if above 0."""
+        return self.last_finished - self.sent_finished - self.observer.lost
 
     def is_due(self, *, is_idle: bool) -> bool:
         """Whether to begin a report: after a period, or at once if an idle engine has news."""
@@ -1002,7 +1030,7 @@ class Report:
         finished: list[str] = []
         if not self.cells:
             end = self.end
-            room = min(self.max_items - len(part), self.unsent_finished)
+            room = min(self.max_items - len(part), max(self.unsent_finished, 0))
             finished = [*islice(observer.finished, room)]
 
         text = encode({**cells, "end": end})
@@ -1082,6 +1110,15 @@ class Link:
         except OSError:
             self.close()
             return False
+
+    def is_heard(self) -> bool:
+        """Whether the other end is still there; if not, the connection is closed."""
+        if self.socket is not None:
+            ends = select.poll()
+            ends.register(self.socket, 0)  # 0: nothing but its end
+            if ends.poll(0):
+                self.close()
+        return self.socket is not None
 
     def close(self) -> None:
         """Closes this process's descriptor."""

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from tests.scheduler.engine import is_at_least
+from tests.scheduler.engine import Engine, is_at_least, make_scheduler
+from tests.scheduler.test_other_plugins import wrap
 
 SECONDS = 3
 
@@ -155,3 +156,56 @@ def test_a_fork_sends_nothing_and_leaves_the_connection_alone(engine, sidecar):
     engine.run()
     sidecar.until(lambda: len(sidecar.engine().finished), 2)
     assert (sidecar.engines, sidecar.connections) == (1, 1)
+
+
+@pytest.fixture
+def unobserved(request, plugin, installed, clock, monkeypatch):
+    """An engine in which the plug-in has refused, or failed."""
+    if request.param == "refused":
+        wrap("update_from_output", [], tells=False)
+    installed()
+    made = Engine(make_scheduler(), clock=clock)
+    if request.param == "disabled":
+        made.add("before", max_tokens=10)
+        monkeypatch.setattr(plugin.Observer, "count", lambda *_: 1 / 0)
+        made.run()
+    return made
+
+
+@pytest.mark.parametrize("unobserved", ["refused", "disabled"], indirect=True)
+def test_a_sidecar_that_comes_late_or_back_knows_that_nothing_is_observed(
+    unobserved, path, attempts, request
+):
+    """Once it has refused or failed, nothing else would tell."""
+    from tests.scheduler.known import Sidecar
+
+    state = request.node.callspec.params["unobserved"]
+    sidecar = Sidecar(path)
+
+    def go_on(seconds=12):
+        unobserved.clock.at += seconds
+        unobserved.add(f"r{unobserved.clock.at}", max_tokens=2)
+        unobserved.run()
+
+    go_on()
+    sidecar.until(lambda: (sidecar.engines, sidecar.engine().state), (1, state))
+    reason = sidecar.engine().reason
+    assert reason
+
+    sidecar.close()
+    unobserved.clock.at += 12
+    attempts.clear()
+    for _ in range(30):
+        go_on(0.5)
+    assert len(attempts) <= 2
+
+    sidecar.live_again()
+    before = sidecar.connections
+    go_on()
+    sidecar.until(lambda: sidecar.connections, before + 1)
+    sidecar.until(lambda: (sidecar.engine().state, sidecar.engine().reason), (state, reason))
+    packets = sidecar.packets
+    for _ in range(5):
+        go_on()
+    assert (sidecar.packets, sidecar.connections) == (packets, before + 1)
+    sidecar.close()

@@ -57,6 +57,23 @@ def _bound(events: int, of: int, chance: float) -> float:
     return high
 
 
+def most_events(seen: int) -> float:
+    """The upper 95 % bound of the mean of events that come by chance (Poisson), of so many seen."""
+    low = float(seen)
+    high = 2.0 * seen + 10
+    for _ in range(50):
+        middle = (low + high) / 2
+        log = math.log(middle)
+        few = sum(
+            math.exp(number * log - middle - math.lgamma(number + 1)) for number in range(seen + 1)
+        )
+        if few > 1 - _CONFIDENCE:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def rate(events: Iterable[bool]) -> Rate:
     """Of what was simulated."""
     known = list(events)

@@ -1,0 +1,89 @@
+"""Days of traffic in which nothing changes, or one thing does: what verdicts are calibrated with.
+
+Requests differ (``SCATTER`` is the standard deviation of their acceptance), come in sessions of
+similar ones of one client, and their mean may wander. Nothing here is the product's.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, NamedTuple
+
+POLL: Final = 30.0
+"""Seconds between two polls."""
+WINDOW: Final = 300.0
+"""Seconds; numbers of requests are by so many."""
+SCATTER: Final = 0.15
+_SESSION: Final = 5  # requests
+_SIMILAR: Final = 0.7  # correlation of two requests of a session
+_PAUSE: Final = 20.0  # mean seconds between two requests of a session
+_WANDERS_FOR: Final = 3600.0  # time constant
+_K: Final = 3
+_DRAFTS: Final = 30.0  # median of a request
+_UNEVEN: Final = 0.6  # of the logarithm of its drafts
+
+
+class Ended(NamedTuple):
+    """A finished request."""
+
+    drafts: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One temperature's requests; ``rate`` is their mean acceptance until ``falls_at`` seconds.
+
+    From then on it is ``falls_to``. ``requests`` are the mean number in five minutes. ``wander`` is
+    the standard deviation of a mean that wanders.
+    """
+
+    rate: float
+    requests: float = 150.0
+    has_sessions: bool = False
+    wander: float = 0.0
+    falls_to: float | None = None
+    falls_at: float = math.inf
+
+    def polls(self, seed: int, seconds: float) -> Iterator[Sequence[Ended]]:
+        """What has finished by each poll."""
+        random = Random(f"traffic {seed}")
+        count = int(seconds / POLL)
+        ended: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+        for at, own in self._arrivals(random, seconds):
+            ended[int(at / POLL)].append((at, own))
+
+        drift = random.gauss(0, 1)
+        kept = math.exp(-POLL / _WANDERS_FOR)
+        for poll in range(count):
+            drift = kept * drift + math.sqrt(1 - kept * kept) * random.gauss(0, 1)
+            is_fallen = self.falls_to is not None and poll * POLL >= self.falls_at
+            mean = self.falls_to if is_fallen and self.falls_to is not None else self.rate
+            mean += self.wander * drift
+            yield [_ended(random, mean + own) for _, own in ended[poll]]
+
+    def _arrivals(self, random: Random, seconds: float) -> Iterator[tuple[float, float]]:
+        """Each request's time, and how far its acceptance is from the mean."""
+        size = _SESSION if self.has_sessions else 1
+        mean = WINDOW * size / self.requests
+        shared = SCATTER * math.sqrt(_SIMILAR) if self.has_sessions else 0.0
+        own = math.sqrt(SCATTER**2 - shared**2)
+        at = random.expovariate(1 / mean)
+        while at < seconds:
+            of_session = random.gauss(0, shared) if shared else 0.0
+            when = at
+            for _ in range(size):
+                if when < seconds:
+                    yield when, of_session + random.gauss(0, own)
+                when += random.expovariate(1 / _PAUSE)
+            at += random.expovariate(1 / mean)
+
+
+def _ended(random: Random, likely: float) -> Ended:
+    drafts = max(int(_DRAFTS * math.exp(random.gauss(0, _UNEVEN))), 2)
+    drafted = _K * drafts
+    likely = min(max(likely, 0.02), 0.98)
+    accepted = round(random.gauss(drafted * likely, math.sqrt(drafted * likely * (1 - likely))))
+    return Ended(drafts, drafted, min(max(accepted, 0), drafted))

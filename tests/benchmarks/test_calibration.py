@@ -1,0 +1,55 @@
+"""What verdicts are calibrated with: the traffic is as it says, and so are the bounds."""
+
+from itertools import chain
+from statistics import fmean, stdev
+
+import pytest
+
+from benchmarks.calibration.rates import most_events
+from benchmarks.calibration.requests import SCATTER, Traffic
+
+HOURS = 6 * 3600.0
+
+
+def rates(traffic, seed=0):
+    ended = chain.from_iterable(traffic.polls(seed, HOURS))
+    return [one.accepted / one.drafted for one in ended if one.drafted >= 200]
+
+
+def by_window(traffic):
+    """The rates of five-minute windows, ten polls each."""
+    polls = list(traffic.polls(0, HOURS))
+    windows = [list(chain.from_iterable(polls[at : at + 10])) for at in range(0, len(polls), 10)]
+    return [sum(o.accepted for o in w) / sum(o.drafted for o in w) for w in windows if w]
+
+
+@pytest.mark.parametrize(("seen", "most"), [(0, 2.996), (1, 4.744), (10, 16.962)])
+def test_the_bound_of_a_number_of_events_is_that_of_tables(seen, most):
+    """Of the Poisson distribution, one-sided."""
+    assert most_events(seen) == pytest.approx(most, abs=0.01)
+
+
+@pytest.mark.parametrize("has_sessions", [False, True])
+def test_requests_have_their_mean_and_scatter_and_arrive_as_often_as_said(has_sessions):
+    """The scatter of long requests is hardly more than that of their own rates."""
+    traffic = Traffic(0.6, 150, has_sessions)
+    found = rates(traffic)
+
+    assert fmean(found) == pytest.approx(0.6, abs=0.01)
+    assert stdev(found) == pytest.approx(SCATTER, rel=0.1)
+    assert sum(map(len, traffic.polls(0, HOURS))) == pytest.approx(72 * 150, rel=0.06)
+
+
+def test_sessions_make_windows_differ_more_than_independent_requests_do():
+    """That is what a verdict must not take for a change."""
+    alone, together = (stdev(by_window(Traffic(0.6, 150, kind))) for kind in (False, True))
+
+    assert together > 1.4 * alone
+
+
+def test_a_rate_falls_when_it_is_said_to():
+    """And not before."""
+    windows = by_window(Traffic(0.65, 600, falls_to=0.42, falls_at=HOURS / 2))
+
+    assert fmean(windows[:36]) == pytest.approx(0.65, abs=0.01)
+    assert fmean(windows[36:]) == pytest.approx(0.42, abs=0.01)

@@ -458,6 +458,39 @@ def test_unfinished_reports_of_dead_lives_take_no_room(server):
     assert server.temperature("0").ttft.count == 1
 
 
+def test_rows_of_steps_of_lives_that_left_take_no_room(server):
+    """They filled it: after some restarts of an engine core, the rows of the next had none."""
+    steps = [(number, {"steps": 1, "decodes": number}) for number in range(1, 2001)]
+    for number in range(40):
+        core = PluginEnd(server, number).serve(drafts=1).tick()
+        server.poll(snap(drafts=number + 1))
+        core.tick(steps=steps).close()
+    assert (drafts(server), server.report().plugin.dropped["overflow"]) == (40, 0)
+
+
+def test_steps_that_a_life_sends_again_after_it_was_away_are_no_growth(server):
+    def told(number):
+        """At a load of two, and at one that the plug-in had only before."""
+        return [(2, {"steps": number, "tokens": 3 * number}), (9, {"steps": 5, "tokens": 5})]
+
+    plugin = PluginEnd(server).serve().tick(steps=told(10))
+    server.poll(plugin.counted())
+    plugin.close()
+    server.poll(plugin.counted())
+    plugin.connection = 2
+    plugin.hello()
+    plugin.serve().tick(steps=told(12))
+    server.poll(plugin.counted())
+    [life] = server.state.plugin.view.lives
+    assert (life.steps.steps, life.steps.tokens) == (2, 6)
+
+    plugin.hello(state=HelloState.OBSERVING)  # on the same connection, only what has changed
+    plugin.serve().tick(steps=told(13)[:1])
+    server.poll(plugin.counted())
+    [life] = server.state.plugin.view.lives
+    assert (life.steps.steps, life.steps.tokens) == (1, 3)
+
+
 @pytest.mark.slow
 def test_keys_and_lives_without_end_cost_bounded_memory(server):
     """A life has so many cells, and old lives give way to new ones."""

@@ -174,7 +174,7 @@ class Life:
 
     def forget_rows(self) -> None:
         """Drops all cells of a life that has left and is not confirmed: it may send them again."""
-        self.forget_arriving()
+        self.forget_unsettled()
         self.first = Cut() if self.from_start else None
         self.latest = self.first
         self._sum = []
@@ -215,9 +215,14 @@ class Life:
             self.forget_start()
 
     def forget_arriving(self) -> None:
-        """Drops a report that is not whole: a new connection sends all rows again."""
+        """Drops a report that is not whole: after a hello, its rows are sent again."""
         self._arriving.clear()
         self._arriving_size = 0
+
+    def forget_unsettled(self) -> None:
+        """Drops all that the next connection sends again: it sends every row."""
+        self.forget_arriving()
+        self._steps.clear()
 
     # What it gives
 
@@ -310,6 +315,10 @@ class Life:
             size = sum(cell_size(key, numbers) for key, numbers in cells.items())
             total = tally_of(self._sum)
 
+        steps = sum(self._steps.values(), NO_STEPS)
+        if steps.steps < before.steps.steps:  # some rows had no room
+            steps = before.steps
+
         has_gone_on = total != before.total or end.generation_tokens != before.generation_tokens
         self._has_fallen |= end.generation_tokens < before.generation_tokens
         self.forget_arriving()
@@ -317,7 +326,7 @@ class Life:
             total=total,
             cells=cells,
             endings=end.endings,
-            steps=sum(self._steps.values(), NO_STEPS),
+            steps=steps,
             generation_tokens=end.generation_tokens,
             at=end.at,
             heartbeat=end.steps,

@@ -124,7 +124,9 @@ class Lives:
 
         life.hello = hello
         life.heard_after = self._polls
-        self._end(connection)
+        if self._connected.get(connection) is not life:
+            self._end(connection)
+        life.forget_arriving()
         life.connections.add(connection)
         self._connected[connection] = life
         life.growth.reconnect()
@@ -197,7 +199,7 @@ class Lives:
             return
         life.connections.discard(connection)
         if not life.connections:
-            life.forget_arriving()
+            life.forget_unsettled()
             if life.standing is Standing.ELSEWHERE:
                 life.rest()
 

@@ -53,6 +53,7 @@ LACKING = {
     "namespace": "the same",
     "pod": "the same",
     "missing": "no pod is missing here",
+    "unmeasured": "each pod here has a baseline",
     "at": "the tests' own alerts have neither temperature nor engine",
 }
 

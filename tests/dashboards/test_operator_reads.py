@@ -50,7 +50,15 @@ FLEETS = {
     "ruled": [bare("a").drafting(10, 0.4, requests=20)],
     "measured": [pod("a", 0.45, 1.3).finishing(0.45, pace=1.3)],  # below the rule's 0.5, and pays
     "mixed": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.3)],
-    "mixed-measured": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.1).timed(1.2)],
+    "mixed-measured": [
+        bare("a")
+        .bucket("0", 10, 0.9)
+        .bucket("1+", 4, 0.1)
+        .timed(1.2)
+        .finishing(0.9, pace=1.4)
+        .finishing(0.1, temperature="1+", pace=0.7)
+    ],
+    "half-measured": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.1).timed(1.2)],
     "findings": [pod("a", 0.3, 0.8), quiet("b"), quiet("c"), pod("fine")],
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
     "engines": engines(*(0.9 - 0.05 * number for number in range(12))),
@@ -125,6 +133,7 @@ def read(tmp_path_factory):
         ),
         ("mixed", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
         ("mixed-measured", PAYS, [("1 of 1 pods", "not everywhere", "orange")]),
+        ("half-measured", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
         ("idle", PAYS, [("1 of 1 pods", "too little data", "#6e7079")]),
         ("idle", ACCEPTANCE, "too few drafts"),
     ],
@@ -137,9 +146,9 @@ def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, sh
 @pytest.mark.parametrize(
     ("fleet", "bands"),
     [
-        ("paying", {"all": "pays", "T 0": "pays"}),
-        ("just-lost", {"all": "does not pay", "T 0": "does not pay"}),
-        ("just-gone", {"all": "pays", "T 0": "pays"}),
+        ("paying", {"all": "pays", "T 0": "not measured"}),
+        ("just-lost", {"all": "does not pay", "T 0": "low, not measured"}),
+        ("just-gone", {"all": "pays", "T 0": "not measured"}),
         ("lost", {"all": "unknown: pod missing", "T 0": "unknown: pod missing"}),
         ("mixed", {"T 0": "not measured", "T 1+": "low, not measured"}),
     ],

@@ -133,9 +133,7 @@ def counted(color: str, **counts: str) -> str:
     Counts of ``PHRASES`` are phrases, or nothing where they are 0.
     """
     told = [
-        phrase(name, expression, *PHRASES[name])
-        if name in PHRASES
-        else f'count_values("{name}", {expression})'
+        phrase(name, expression) if name in PHRASES else f'count_values("{name}", {expression})'
         for name, expression in counts.items()
     ]
     joined = told[0]

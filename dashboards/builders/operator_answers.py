@@ -8,7 +8,6 @@ from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE, measured_loss,
 from dashboards.builders.layout import Line, beside
 from dashboards.builders.panels import COUNT, SHARE, TIMES, Mapping, Query, figure
 from dashboards.builders.query import (
-    PHRASES,
     POD,
     SIDECAR,
     at_end,
@@ -49,7 +48,7 @@ _ANSWERS: Final[Mapping] = {
 
 
 _ENGINES: Final = series("engine_verdict", 'verdict="insufficient_data"')  # of all that speculate
-_MISSING: Final = phrase("missing", number(missing(POD, _ENGINES)), *PHRASES["missing"])
+_MISSING: Final = phrase("missing", number(missing(POD, _ENGINES)))
 
 
 def with_missing(expression: str) -> str:

@@ -19,7 +19,7 @@ POD = f"{SIDECAR}, model_name"  # one model on one server
 MODEL = "cluster, namespace, model_name"
 BUCKET = "model_name, temperature"
 
-# How a label counts what there should be none of: one, and several.
+# How a label counts what there should be none of: one, and several, where $1 is the number.
 PHRASES = {
     "missing": (", 1 pod missing", ", $1 pods missing"),
     "unmeasured": (", 1 not measured", ", $1 not measured"),
@@ -100,11 +100,9 @@ def _expected(pods: str, here: str, by: str) -> str:
     return f"{targets} or {pods} and on ({POD}) ({served}) unless on ({MODEL}) {here}"
 
 
-def phrase(label: str, count: str, one: str, many: str) -> str:
-    """1 with the number as a phrase in the ``label``; in ``many``, ``$1`` is the number.
-
-    The label is empty where the number is 0.
-    """
+def phrase(label: str, count: str) -> str:
+    """1 with the number as a phrase of ``PHRASES`` in the ``label``; empty where it is 0."""
+    one, many = PHRASES[label]
     none = relabelled(f'count_values("{label}", {count})', label, "", label, "0")
     single = relabelled(none, label, one, label, "1")
     return relabelled(single, label, many, label, "([0-9]+)")

@@ -170,15 +170,13 @@ def _judged(model: ModelReport) -> Mapping[str, TemperatureReport]:
 
 
 def _rates(model: ModelReport, temperatures: Sequence[TemperatureReport]) -> Iterator[_Rate]:
-    """The rates by temperature; without any, that of the whole model."""
+    """The rates by the ``temperatures``, each judged; without any, that of the whole model."""
     manner = _manner(model.judgement)
     if manner is None:
         return
 
     parts: list[tuple[str | None, Judgement]] = [
-        (part.temperature, part.judgement)
-        for part in temperatures
-        if part.judgement.judged is not None
+        (part.temperature, part.judgement) for part in temperatures
     ]
     for temperature, judgement in parts or [(None, model.judgement)]:
         judged = judgement.judged

@@ -1,7 +1,9 @@
 """Shorthand for a vLLM's polls, and for what the plug-in in it sends."""
 
 import math
+from dataclasses import replace
 
+from sidecar.analysis.engine.health import Vitals
 from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.state import State
@@ -300,3 +302,18 @@ def finished(temperature=0, at=1000.0, **changes):
         "outcome": Outcome.STOPPED,
     }
     return FinishedRequest(**(drafted | times | rest | changes))
+
+
+def vitals(key, **changes):
+    """Those of an engine with a running request of which nothing has moved."""
+    plain = Vitals(
+        key=key,
+        running=1,
+        waiting=0,
+        moving=(0,),
+        is_awake=None,
+        is_told=True,
+        has_generated=True,
+        has_collapsed=False,
+    )
+    return replace(plain, **changes)

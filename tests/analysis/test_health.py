@@ -1,14 +1,12 @@
 """When the sidecar asks for a restart of vLLM, and when it does not."""
 
-from dataclasses import replace
-
 import pytest
 
-from sidecar.analysis.engine.health import Ailment, HealthWatch, Vitals
+from sidecar.analysis.engine.health import Ailment, HealthWatch
 from sidecar.engine.identity import EngineKey
 from sidecar.errors import NoLogStats, TimedOut, Unreachable
 from sidecar.settings.groups import EngineHealth
-from tests.analysis.analysis_tools import Server, snap
+from tests.analysis.analysis_tools import Server, snap, vitals
 
 KEY = EngineKey("m", "0")
 OTHER_RANK = EngineKey("m", "1")
@@ -29,7 +27,9 @@ class Polls:
         for _ in range(seconds // self.interval):
             self.at += self.interval
             self.moved += moves
-            self.poll(vitals(moving=(self.moved,), running=running, **more), restarted=restarted)
+            self.poll(
+                vitals(KEY, moving=(self.moved,), running=running, **more), restarted=restarted
+            )
             restarted = False
         return self.report
 
@@ -41,21 +41,6 @@ class Polls:
     @property
     def report(self):
         return self.watch.report(is_fresh=True)
-
-
-def vitals(key=KEY, **changes):
-    """Those of an engine with a running request of which nothing has moved."""
-    plain = Vitals(
-        key=key,
-        running=1,
-        waiting=0,
-        moving=(0,),
-        is_awake=None,
-        is_told=True,
-        has_generated=True,
-        has_collapsed=False,
-    )
-    return replace(plain, **changes)
 
 
 def test_an_engine_whose_requests_stand_still_is_stalled_after_the_set_time():
@@ -181,12 +166,12 @@ def test_one_idle_rank_does_not_hide_or_cause_a_stall():
     polls = Polls(stalled_after=120)
     for second in range(200):
         polls.at += 1
-        polls.poll(vitals(moving=(second,)), vitals(OTHER_RANK, running=0))
+        polls.poll(vitals(KEY, moving=(second,)), vitals(OTHER_RANK, running=0))
     assert not polls.report.ailing
 
     for second in range(200):
         polls.at += 1
-        polls.poll(vitals(moving=(second,)), vitals(OTHER_RANK))
+        polls.poll(vitals(KEY, moving=(second,)), vitals(OTHER_RANK))
 
     assert [one.key for one in polls.report.ailing] == [OTHER_RANK]
 

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from sidecar.analysis.engine.health import HealthWatch, Vitals
+from sidecar.analysis.engine.health import HealthWatch
 from sidecar.analysis.engine.probes import Probes
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.probe import ProbeOutcome, ProbeTarget
 from sidecar.settings.groups import EngineHealth, Probe
-from tests.analysis.analysis_tools import Server, snap
+from tests.analysis.analysis_tools import Server, snap, vitals
 
 KEY = EngineKey("m", "0")
 OTHER = EngineKey("m", "1")
@@ -21,17 +21,7 @@ STALLED_AFTER = 120
 
 def idle(key=KEY, **changes):
     """An engine without requests, of which nothing has moved."""
-    plain = Vitals(
-        key=key,
-        running=0,
-        waiting=0,
-        moving=(0,),
-        is_awake=None,
-        is_told=True,
-        has_generated=True,
-        has_collapsed=False,
-    )
-    return replace(plain, **changes)
+    return vitals(key, **{"running": 0} | changes)
 
 
 class Idle:

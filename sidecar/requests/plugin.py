@@ -325,11 +325,14 @@ def misfit(found: dict[str, str]) -> str:
 
 
 def parameters(method: Any) -> str:
-    """Names a method's parameters.
+    """Names a method's parameters, or says ``unreadable``, as compiled ones may be.
 
     Those that cannot be given both by position and by name are marked with ``*``.
     """
-    found = inspect.signature(method).parameters.values()
+    try:
+        found = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return "unreadable"
     return " ".join(
         one.name if one.kind is one.POSITIONAL_OR_KEYWORD else one.name + "*" for one in found
     )
@@ -534,19 +537,16 @@ class Observer:
         self.clock = time.monotonic()
         self.active_at = self.clock
         self.step_seconds = 0.0
-        scheduled = scheduler_output.num_scheduled_tokens
-        if not scheduled:
+        # A vLLM that has it elsewhere loses the lengths of its steps, and nothing else.
+        scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
+        if scheduled is not None and not scheduled:
             if self.ends.maxlen == 1 or not scheduler.running:  # else it fills a pipeline
                 self.interrupt()  # nothing ran; the engine waits for something else
             return
 
-        for end, ids in reversed(self.ends):
-            # With pipeline stages, requests may be in every step or only in every other one.
-            if self.ends.maxlen == 1 or next(iter(scheduled)) in ids:
-                self.step_seconds = self.clock - end
-                break
-        self.ends.append((self.clock, scheduled))
         self.step_count += 1
+        if scheduled:
+            self.time_step(scheduled)
 
         for new in scheduler_output.scheduled_new_reqs:
             request = scheduler.requests.get(new.req_id)
@@ -556,6 +556,15 @@ class Observer:
             # Model runner V2 lists a preempted request as new again; that one has tokens.
             if not request.num_output_tokens:
                 self.starting[new.req_id] = request
+
+    def time_step(self, scheduled: dict[str, int]) -> None:
+        """Takes the time since the last step that had these requests, too."""
+        for end, ids in reversed(self.ends):
+            # With pipeline stages, requests may be in every step or only in every other one.
+            if self.ends.maxlen == 1 or next(iter(scheduled)) in ids:
+                self.step_seconds = self.clock - end
+                break
+        self.ends.append((self.clock, scheduled))
 
     def interrupt(self) -> None:
         """The engine does not go on at once: the next step's length is unknown."""

@@ -155,6 +155,18 @@ def test_arguments_and_results_are_passed_on_as_they_are(installed):
     assert (delayed, "a" in scheduler.requests) == (("transfer parameters", None), True)
 
 
+def test_a_method_without_a_readable_signature_is_refused_and_the_sidecar_is_told(
+    plain, socket_path
+):
+    """As of a scheduler that was compiled."""
+    cls = fresh(Scheduler)
+    cls.update_from_output = map  # a callable of which inspect knows no parameters
+    plugin.install(cls, "9.9", str(socket_path))
+    cls()
+    plain.until(lambda: plain.only.state, "refused")
+    assert "update_from_output(unreadable)" in plain.only.hello["reason"]
+
+
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
 def test_an_unknown_signature_is_refused_and_nothing_is_wrapped(method, plain, socket_path):
     """A later vLLM may mean something else by the same name."""

@@ -77,7 +77,7 @@ _GONE: Final = (
 )
 _NEVER_CONNECTED: Final = (
     "No plug-in has connected yet, so there is no split by temperature. If vLLM has loaded the"
-    " plug-in, it will connect with the next request. If it refused this vLLM or failed, vLLM's log"
+    " plug-in, it will connect with the next request. If it failed to load, vLLM's log"
     " has a line with `specdec`. If vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it,"
     " and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 )
@@ -89,14 +89,14 @@ _LOADED_UNDER_TRAFFIC: Final = (
     "vLLM has loaded the plug-in and serves requests, but no plug-in has connected, so there is no"
     " split by temperature. Either it sends to another socket than this sidecar's"
     " (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory that both share), or it"
-    f" refused this vLLM or failed: then vLLM's log has a line with `specdec`. {_DOCTOR}"
+    f" failed to load: then vLLM's log has a line with `specdec`. {_DOCTOR}"
 )
 _NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
     "No plug-in has connected although vLLM serves requests, so there is no split by temperature."
     " The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR` writes"
     " it, and `PYTHONPATH=DIR vllm serve MODEL` loads it), or it sends to another socket than this"
     " sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory that both share)."
-    f" If it refused this vLLM or failed, vLLM's log has a line with `specdec`. {_DOCTOR}"
+    f" If it failed to load, vLLM's log has a line with `specdec`. {_DOCTOR}"
 )
 _ELSEWHERE: Final = (
     "The plug-ins that are connected are of another server than vLLM's metrics, or of engines that"

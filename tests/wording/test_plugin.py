@@ -38,7 +38,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
         (
             NEVER_CONNECTED,
             (
-                "will connect with the next request. If it refused this vLLM or failed, vLLM's log"
+                "will connect with the next request. If it failed to load, vLLM's log"
                 " has a"
             ),
         ),

@@ -174,6 +174,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
         endings=facts.endings,
+        change=facts.change,
         breaches=breaches(judged.limited, judged.whole, thresholds),
     )
     if not facts.is_fresh:

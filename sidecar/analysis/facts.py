@@ -7,6 +7,7 @@ has no current values.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sidecar.analysis.change import Change
 from sidecar.analysis.checklist.traffic import Traffic
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import WITHOUT_SPECULATION, EngineState
@@ -70,6 +71,7 @@ class ModelFacts:
     # of the last hour; None if it speculates, or has no split
     traffic: Traffic | None = None
     endings: EndingsReport | None = None  # None if too few requests of the window are known
+    change: Change | None = None
 
     @property
     def is_split(self) -> bool:
@@ -136,6 +138,7 @@ def gather(
         own=model.own,
         traffic=model.traffic.traffic(thresholds.min_requests) if facts.is_plain else None,
         endings=model.endings.report,
+        change=model.changes.report(at),
     )
 
 

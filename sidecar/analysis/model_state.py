@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sidecar.analysis.change import ChangeWatch, Moment, side_of
 from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
@@ -17,7 +18,7 @@ from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
-from sidecar.analysis.split.strata import Cell, Sums
+from sidecar.analysis.split.strata import Cell, Sums, total
 from sidecar.analysis.split.tallies import (
     OWN,
     Label,
@@ -32,7 +33,7 @@ from sidecar.analysis.temperature_state import TemperatureState, request_numbers
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
-from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.messages import FinishedRequest, Speculation
 from sidecar.requests.tables import GROUPED, LOOP, OTHER, Ending, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
@@ -96,6 +97,7 @@ class ModelState:
         self.counts = SlidingSums[RequestCount, int](settings.latency_window)
         self.traffic = TrafficWindow()
         self.overlong = OverlongRequests(window)
+        self.changes = ChangeWatch(window)
 
         baseline = self._usual_endings(measured.plain_endings.get(name, {}))
         self.endings = Endings(window, baseline)
@@ -106,8 +108,8 @@ class ModelState:
         # for a slow hour
         self._latest: deque[_Latest] = deque(maxlen=MOST_MIN_REQUESTS)
 
-    def begin_again(self) -> "ModelState":
-        """The same model, judged by what it does from now on.
+    def begin_again(self, at: float) -> "ModelState":
+        """The same model, judged by what it does from ``at`` on.
 
         What is exported as a counter goes on: distributions, and the time saved and lost.
         """
@@ -117,6 +119,7 @@ class ModelState:
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
             again.speed.temperature(label).lost = self.speed.temperature(label).lost
         again.endings = self.endings.begin_again()
+        again.changes = self.changes.begin_again(at)
         return again
 
     def _usual_endings(
@@ -289,6 +292,23 @@ class ModelState:
             for tally in self.tallies.values():
                 tally.mark(at)
         self.speed.mark(at)
+
+    def moment(self, at: float, speculation: Speculation, running: float | None) -> Moment:
+        """The finished requests of the window by temperature, to be compared with later ones."""
+        by_temperature: dict[str, list[Sums]] = {}
+        for (temperature, _), sums in self.strata[Table.PROMPT_TOKENS].sums.items():
+            by_temperature.setdefault(str(temperature), []).append(sums)
+
+        sides = {
+            label: side_of(
+                total(by_temperature[label]),
+                state.recent_ttft.ordered(),
+                state.recent_tpot.ordered(),
+            )
+            for label, state in self.temperatures.items()
+            if label in by_temperature
+        }
+        return Moment(at, speculation, running, sides)
 
     def windows(self) -> dict[str, Acceptance]:
         """Every temperature over the sliding window, each with its share."""

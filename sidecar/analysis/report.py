@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice
+from sidecar.analysis.change import Change
 from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.endings import EndingsReport
@@ -151,6 +152,7 @@ class ModelReport:
     # None if it speculates, or if that is not known now
     checklist: Checklist | None = None
     endings: EndingsReport | None = None  # of the window's finished requests
+    change: Change | None = None  # of how it speculates, within a day
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
     # by alert, the values that are past their limits, as of the last good poll: see ``limits.py``
     breaches: Mapping[str, float] = field(default_factory=dict)

@@ -174,12 +174,24 @@ class State:
         thresholds = self._settings.thresholds
         for model in self._models.values():
             model.endings.judge(thresholds.min_requests)
+            self._note_moment(at, model)
 
         self._facts = tuple(
             gather(model, self._engines, lives, at, thresholds) for model in self._models.values()
         )
         self._reports.clear()
         self._judge.judge([evidence(facts, thresholds) for facts in self._facts], at)
+
+    def _note_moment(self, at: float, model: ModelState) -> None:
+        """Keeps what the model's requests are like, to be compared once it speculates otherwise."""
+        speculation = self._speculation.get(model.name)
+        if speculation is None or not model.changes.is_due(at):
+            return
+
+        steps = model.speed.whole.steps if model.speed.whole is not None else None
+        running = steps.running if steps is not None else None
+        moment = model.moment(at, speculation, running)
+        model.changes.note(moment, self._settings.thresholds.min_requests)
 
     def _watch_health(
         self, at: float, interval: float, lives: LivesView, *, has_restarted: bool
@@ -232,7 +244,7 @@ class State:
             before = self._speculation.get(name, now)
             self._speculation[name] = now
             if name in self._unconfirmed and now != before:
-                self._models[name] = self._models[name].begin_again()
+                self._models[name] = self._models[name].begin_again(at)
                 for state in engines:
                     state.judge_from(at)
             self._unconfirmed.discard(name)

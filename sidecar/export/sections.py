@@ -17,6 +17,7 @@ from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import effect, leaning_effect, per_step, times_as_fast, tone_of
+from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.endings import endings_sentence
 from sidecar.wording.findings.explanation import Explanation
@@ -156,7 +157,7 @@ def model_section(
         f'<div class="buckets"><div class="bucket whole {tone_of(judged)}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{_outputs(model)}{notes}</div>'
-        f"{split}</div>{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
+        f"{split}</div>{_change(model)}{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
         f"{_prices(model)}"
     )
 
@@ -212,25 +213,7 @@ def _speculates(model: ModelReport) -> str:
     known = [engine.speculation or engine.said for engine in model.engines]
     configured = dict.fromkeys(filter(None, known))
 
-    texts = []
-    for speculation in configured:
-        parts = [
-            speculation.method or "unknown method",
-            counted(speculation.num_speculative_tokens, "token"),
-        ]
-        if speculation.per_batch_size:
-            parts.append("schedule by batch size")
-        if speculation.adaptive_verification:
-            parts.append("adaptive verification")
-        if speculation.draft_sample_method == "greedy":
-            parts.append("drafts the likeliest token")
-        elif speculation.draft_sample_method:
-            parts.append(f"drafts are sampled ({speculation.draft_sample_method})")
-        if speculation.rejection_sample_method:
-            parts.append(f"sampler {speculation.rejection_sample_method}")
-        texts.append(", ".join(parts))
-
-    return "; ".join(texts)
+    return "; ".join(map(speculation_phrase, configured))
 
 
 def _verdict(judgement: Judgement) -> str:
@@ -316,6 +299,15 @@ def _gain(bucket: TemperatureReport) -> str:
         f"{duration(saved)} of request time saved, {duration(lost)} lost since the sidecar "
         "started</div>"
     )
+
+
+def _change(model: ModelReport) -> str:
+    """What a change of how it speculates did; empty without one."""
+    said = change_sentence(model)
+    if not said:
+        return ""
+    table = _table(("", *CHANGE[1:]), change_rows(model))
+    return f'<h3>What the change did</h3>{table}<p class="facts">{marked(said)}</p>'
 
 
 def _lower(model: ModelReport) -> str:

@@ -13,6 +13,7 @@ from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.wording.answer import answer
+from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.endings import endings_sentence
@@ -55,7 +56,9 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     ]
 
     says = None if model.checklist is None else checklist_text(model.checklist)
-    replies = [sentence for sentence in [endings_sentence(model)] if sentence]
+    replies = [
+        sentence for sentence in (change_sentence(model), endings_sentence(model)) if sentence
+    ]
 
     return {
         **as_json(model),

@@ -12,6 +12,7 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.names import Phase
 from sidecar.requests.tables import GROUPED
 from sidecar.settings.baselines import PlainCache
+from sidecar.wording.change import CHANGE, change_rows
 from sidecar.wording.numbers import count, counted, milliseconds, percent, ratio, share
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 
@@ -54,6 +55,7 @@ def tables(model: ModelReport) -> list[TextTable]:
 
     all_tables: list[TextTable] = [
         (_TEMPERATURES, [_temperature(part) for part in with_traffic]),
+        (CHANGE, change_rows(model)),
         (LOWER, lower_rows(model)),
         (_ENGINES, [_engine(engine) for engine in model.engines]),
         (PRICES, price_rows(model)),

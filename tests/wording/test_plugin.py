@@ -37,10 +37,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
     [
         (
             NEVER_CONNECTED,
-            (
-                "will connect with the next request. If it failed to load, vLLM's log"
-                " has a"
-            ),
+            ("will connect with the next request. If it failed to load, vLLM's log has a"),
         ),
         (
             replace(NEVER_CONNECTED, has_served=True),

@@ -1,0 +1,100 @@
+"""What a change of how vLLM speculates did, as a sentence and a table."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sidecar.analysis.change import Median, Moment, Side
+from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.report import ModelReport
+from sidecar.requests.messages import Speculation
+from sidecar.wording.numbers import counted, utc
+
+CHANGE: Final = ("before and after", "before", "now")
+_ALIKE: Final = 1.25  # loads up to this ratio are comparable
+_INDEPENDENT: Final = (
+    "Medians of single requests; the intervals hold for requests that are independent of each"
+    " other, and are too narrow where many come from one session."
+)
+
+
+def speculation_phrase(speculation: Speculation) -> str:
+    """How an engine drafts, in a few words."""
+    parts = [
+        speculation.method or "unknown method",
+        counted(speculation.num_speculative_tokens, "token"),
+    ]
+    if speculation.per_batch_size:
+        parts.append("schedule by batch size")
+    if speculation.adaptive_verification:
+        parts.append("adaptive verification")
+    if speculation.draft_sample_method == "greedy":
+        parts.append("drafts the likeliest token")
+    elif speculation.draft_sample_method:
+        parts.append(f"drafts are sampled ({speculation.draft_sample_method})")
+    if speculation.rejection_sample_method:
+        parts.append(f"sampler {speculation.rejection_sample_method}")
+    return ", ".join(parts)
+
+
+def change_sentence(model: ModelReport) -> str:
+    """What was changed and when, and whether the load is still the same; empty without a change."""
+    change = model.change
+    if change is None:
+        return ""
+
+    before = change.before
+    was = f"Until {utc(before.at)}, vLLM speculated with {speculation_phrase(before.speculation)}"
+    now = change.now
+    if now is None:
+        return f"{was}; since {utc(change.since)} too few requests have finished to compare."
+
+    then = f"{was}; since {utc(change.since)} with {speculation_phrase(now.speculation)}."
+    return " ".join(filter(None, (then, _load(before, now), _INDEPENDENT)))
+
+
+def change_rows(model: ModelReport) -> list[Sequence[str]]:
+    """Acceptance and times before and after, by temperature; empty if one of them is not known."""
+    change = model.change
+    if change is None or change.now is None:
+        return []
+
+    rows: list[Sequence[str]] = []
+    for temperature, now in change.now.temperatures.items():
+        before = change.before.temperatures.get(temperature)
+        if before is None:
+            continue
+
+        name = f"T {temperature}"
+        rows.append((f"{name}, acceptance rate", _acceptance(before), _acceptance(now)))
+        rows.append((f"{name}, time per token", _time(before.tpot), _time(now.tpot)))
+        rows.append((f"{name}, time to first token", _time(before.ttft), _time(now.ttft)))
+        rows.append((f"{name}, requests", f"{before.requests:,}", f"{now.requests:,}"))
+    return rows
+
+
+def _load(before: Moment, now: Moment) -> str:
+    """Whether the times were measured at the same load."""
+    if before.running is None or now.running is None:
+        return "How many requests ran then is not known, and times depend on it."
+
+    text = f"On average {before.running:.1f} requests ran then and {now.running:.1f} now"
+    low, high = sorted((before.running, now.running))
+    if high > _ALIKE * low:
+        return f"{text}: times differ by that, too."
+    return f"{text}."
+
+
+def _acceptance(side: Side) -> str:
+    if side.acceptance is None or side.error is None:
+        return "too few requests"
+    return f"{side.acceptance:.0%} ± {100 * CONFIDENCE * side.error:.0f}"
+
+
+def _time(median: Median | None) -> str:
+    """Finer than other times, since a change is often of a few percent."""
+    if median is None:
+        return "too few requests"
+    if median.high >= 1:
+        return f"{median.seconds:.2f} s ({median.low:.2f} to {median.high:.2f} s)"
+    low, middle, high = (1000 * one for one in (median.low, median.seconds, median.high))
+    return f"{middle:.1f} ms ({low:.1f} to {high:.1f} ms)"

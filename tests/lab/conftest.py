@@ -56,19 +56,9 @@ class Lab:
         core: int | None = None,
     ) -> None:
         installed()  # or it says how to install it
-        port = str(free_port())
-        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
-        # It dies with the tests, even if they are killed.
-        self._command = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            *pinned,
-            str(ROOT / "lab/serve"),
-            *arguments,
-            "--port",
-            port,
-        ]
+        self._port = str(free_port())
+        self._pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
+        self.serve(*arguments)
         self._environment = {**os.environ, **environment}
         if folder is not None:
             self.socket = folder / "run" / "plugin.sock"
@@ -79,8 +69,22 @@ class Lab:
                     file.write(fault)
             self._environment["PYTHONPATH"] = os.pathsep.join(map(str, plugins))
             self._environment["SPECDEC_PLUGIN__SOCKET"] = str(self.socket)
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
+
+    def serve(self, *arguments: str) -> None:
+        """Its arguments from the next start on."""
+        # It dies with the tests, even if they are killed.
+        self._command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            *self._pinned,
+            str(ROOT / "lab/serve"),
+            *arguments,
+            "--port",
+            self._port,
+        ]
 
     async def start(self) -> None:
         """Starts it and waits until it responds.

@@ -306,6 +306,7 @@ def _temperature(facts: ModelFacts, label: str, judgement: Judgement) -> Tempera
         tpot_quantiles=_quantiles(state.recent_tpot.ordered(), _TIMES),
         speedup=speed.speedup,
         held=speed.held,
+        parts=facts.parts.get(label, ()),
     )
 
 

@@ -13,6 +13,7 @@ from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import WITHOUT_SPECULATION, EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
+from sidecar.analysis.finer import Part
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.speed.speedup import EngineSpeed
@@ -72,6 +73,8 @@ class ModelFacts:
     traffic: Traffic | None = None
     endings: EndingsReport | None = None  # None if too few requests of the window are known
     change: Change | None = None
+    # by temperature, what it has within it, where that differs
+    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
 
     @property
     def is_split(self) -> bool:
@@ -139,6 +142,7 @@ def gather(
         traffic=model.traffic.traffic(thresholds.min_requests) if facts.is_plain else None,
         endings=model.endings.report,
         change=model.changes.report(at),
+        parts=model.parts(thresholds.min_requests),
     )
 
 

@@ -13,6 +13,7 @@ from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.finer import Part, parts
 from sidecar.analysis.overlong import OverlongRequests
 from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
@@ -93,6 +94,8 @@ class ModelState:
         self.strata = {
             by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*compared, ENGINE)
         }
+        # the same by temperature in hundredths
+        self._finer = SlidingSums[int, Sums](settings.latency_window, 20)
         # what the findings need of the window's finished requests; a count that is 0 is missing
         self.counts = SlidingSums[RequestCount, int](settings.latency_window)
         self.traffic = TrafficWindow()
@@ -215,6 +218,7 @@ class ModelState:
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
             self.endings.finished(at, label, ended)
             self._compare(at, requests.key.engine, label, ended)
+            self._add_finer(at, ended)
             self._count(at, ended)
             if requests.is_plain:
                 self.traffic.add(at, ended)
@@ -257,13 +261,20 @@ class ModelState:
                 alike.setdefault(tuple(self._groups(request)), []).append(request)
 
         for groups, same in alike.items():
-            sums = Sums.of(
-                [one.draft_tokens for one in same], [one.accepted_tokens for one in same]
-            )
+            sums = _sums(same)
             for by, group in groups:
                 self.strata[by].add(at, {(temperature, group): sums})
                 if by is Table.PROMPT_TOKENS:
                     self.strata[ENGINE].add(at, {((temperature, group), engine): sums})
+
+    def _add_finer(self, at: float, requests: Sequence[FinishedRequest]) -> None:
+        """Adds requests to their own temperatures, without repetition loops as in ``_compare``."""
+        by_hundredth: dict[int, list[FinishedRequest]] = {}
+        for request in requests:
+            if request.draft_tokens and request.ending != LOOP and request.temperature is not None:
+                by_hundredth.setdefault(request.temperature, []).append(request)
+
+        self._finer.add(at, {hundredth: _sums(same) for hundredth, same in by_hundredth.items()})
 
     def _groups(self, request: FinishedRequest) -> Iterator[Label]:
         """The groups of a request that are compared with others, as far as its plug-in tells."""
@@ -281,6 +292,7 @@ class ModelState:
 
         for cells in self.strata.values():
             cells.drop(at)
+        self._finer.drop(at)
         self._acceptances.drop(at)
         self.counts.drop(at)
         self.traffic.mark(at)
@@ -292,6 +304,10 @@ class ModelState:
             for tally in self.tallies.values():
                 tally.mark(at)
         self.speed.mark(at)
+
+    def parts(self, min_requests: int) -> Mapping[str, tuple[Part, ...]]:
+        """By bucket, the temperatures in it that differ; see ``finer.parts``."""
+        return parts(self._finer.sums, self._buckets.label, min_requests)
 
     def moment(self, at: float, speculation: Speculation, running: float | None) -> Moment:
         """The finished requests of the window by temperature, to be compared with later ones."""
@@ -342,6 +358,12 @@ class ModelState:
             return None
 
         return quantile(rates, 0.1)
+
+
+def _sums(requests: Sequence[FinishedRequest]) -> Sums:
+    return Sums.of(
+        [one.draft_tokens for one in requests], [one.accepted_tokens for one in requests]
+    )
 
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:

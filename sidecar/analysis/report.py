@@ -23,6 +23,7 @@ from sidecar.analysis.engine.probes import ProbeReport
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.findings.finding import Finding
+from sidecar.analysis.finer import Part
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
@@ -115,6 +116,8 @@ class TemperatureReport:
     saved_seconds: float | None
     lost_seconds: float | None  # likewise, but lost
     held: Held | None = None  # what stands in for ``speedup`` while it is withheld
+    # single temperatures within it; empty unless it has most of the draft tokens and they differ
+    parts: tuple[Part, ...] = ()
     # finished requests by how their output ends, since this sidecar's start; None: not known
     endings: Mapping[Ending, int] | None = None
 

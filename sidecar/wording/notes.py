@@ -18,6 +18,7 @@ from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import ASYNC_SCHEDULING, RUNNER_V2, given_up
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.finer import finer_hints
 from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
@@ -428,8 +429,8 @@ def _grounds(judgement: Judgement) -> str:
 def hints(model: ModelReport) -> list[str]:
     """What is missing in a model's report, and why.
 
-    That is: why a model that speculates has no speedup, which requests get no drafts, and what
-    vLLM's page does not tell.
+    That is: why a model that speculates has no speedup, which requests get no drafts, which
+    temperatures share a row, and what vLLM's page does not tell.
     """
     why = why_withheld(model)
     speedup = [f"No speedup for {model.model_name}: {why}."] if why else []
@@ -445,4 +446,4 @@ def hints(model: ModelReport) -> list[str]:
         for limitation in sorted(engine.limitations)
     ]
 
-    return [*speedup, *quiet, *dict.fromkeys(limitations)]
+    return [*speedup, *quiet, *finer_hints(model), *dict.fromkeys(limitations)]

@@ -19,7 +19,8 @@ from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 LEGEND: Final = (
     "Acceptance rate: the share of the draft tokens, which speculation proposes, that the model"
     " accepts. T: the temperature at which requests sample; a range includes its upper end. By"
-    " bucket: interpolated in the buckets of vLLM's histograms, so only roughly. ± is the 95 %"
+    " bucket: interpolated in the buckets of vLLM's histograms, so only roughly. Times are"
+    " vLLM's own, from the arrival of a request: its client waits longer. ± is the 95 %"
     " confidence interval."
 )
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")

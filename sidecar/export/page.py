@@ -6,10 +6,10 @@ from importlib.resources import files
 
 from sidecar import __version__
 from sidecar.analysis.report import Report
-from sidecar.analysis.split.plugin_state import PluginReport
+from sidecar.analysis.split.plugin_state import PluginReport, PluginState
 from sidecar.export.checklist import checklist_section
 from sidecar.export.declaration import Shown
-from sidecar.export.sections import engine_section, marked, model_section
+from sidecar.export.sections import fold, marked, model_section
 from sidecar.wording.answer import answer
 from sidecar.wording.notes import hints
 from sidecar.wording.numbers import counted
@@ -55,7 +55,19 @@ def hints_section(report: Report) -> str:
                 f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
             )
     notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(found))
-    return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
+    return fold(
+        "hints", "What is missing, and why", f'<ul class="notes">{notes}</ul>' if notes else ""
+    )
+
+
+def _measured(report: Report) -> str:
+    """The words of the page, and each model's baseline."""
+    baselines = [
+        f"{model.model_name}: {baseline_sentence(model.plain_steps, report.at)}"
+        for model in report.models
+        if model.plain_steps is not None
+    ]
+    return "".join(f'<p class="facts">{escape(line)}</p>' for line in (LEGEND, *baselines))
 
 
 def page(shown: Shown) -> str:
@@ -64,7 +76,7 @@ def page(shown: Shown) -> str:
 <html lang="en"><head><meta charset="utf-8"><title>Does speculation pay?</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">\
 <link rel="stylesheet" href="static/style.css">
-<noscript><meta http-equiv="refresh" content="5"></noscript>\
+<noscript><meta http-equiv="refresh" content="30"></noscript>\
 <script src="static/live.js" defer></script></head><body>
 <header><h1>specdec-sidecar <small>{__version__}</small></h1>
 <nav><a href="metrics">metrics</a> · <a href="api/v1/status">status</a> · \
@@ -74,14 +86,16 @@ def page(shown: Shown) -> str:
 
 
 def content(shown: Shown) -> str:
-    """The part of the page that changes: the answer, each model with its engines, then hints."""
+    """The part of the page that changes: the answer, each model, then what is missing."""
     report = shown.report
     settings = shown.settings
     said = answer(report)
+    observed = plugin_line(report.plugin, said.why)
+    is_usual = report.scrape.up and report.plugin.state is PluginState.OBSERVING
     parts = [
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',
         f'<p class="why">{marked(said.why)}</p>',
-        plugin_line(report.plugin, said.why),
+        "" if is_usual else observed,
         settings_line(report.own.invalid_settings),
     ]
     above = f"{said.why} {plugin_sentence(report.plugin)}"
@@ -90,12 +104,9 @@ def content(shown: Shown) -> str:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, report.plugin, above))
             parts.append(checklist_section(model, above))
-            parts += [engine_section(engine, model.plain_latencies) for engine in model.engines]
-            if model.plain_steps is not None:
-                made = baseline_sentence(model.plain_steps, report.at)
-                parts.append(f'<p class="facts">{escape(model.model_name)}: {escape(made)}</p>')
-        parts.append(f'<p class="facts">{escape(LEGEND)}</p>')
         parts.append(hints_section(report))
+        parts.append(fold("measured", "How this was measured", _measured(report)))
+        parts.append(observed if is_usual else "")
 
     return "".join(parts)
 

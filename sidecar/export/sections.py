@@ -6,13 +6,14 @@ A model's section has its temperatures, groups and times.
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import log2
 
 from sidecar.analysis.engine.latency import Latency, gap_growth
-from sidecar.analysis.evidence import NO_DRAFTS
+from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.judgement import Basis, Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
-from sidecar.analysis.speed.speedup import EngineSpeed
+from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
@@ -24,15 +25,17 @@ from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.speed import CONTEXTS, context_rows
+from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 from sidecar.wording.tables import (
     LOWER,
     OTHER_PRICES,
     PRICES,
+    TEMPERATURES,
     lower_rows,
     price_rows,
     seen,
     shown_quantiles,
+    temperature_rows,
 )
 
 FIDELITY = "docs/fidelity.md"  # its path on this server
@@ -55,6 +58,29 @@ def bar(value: float | None, limits: Sequence[float]) -> str:
         f'<svg viewBox="0 0 {_WIDTH} 12" preserveAspectRatio="none" height="12" aria-hidden="true">'
         f'<rect class="track" width="{_WIDTH}" height="12" rx="2"/>{fill}{marks}</svg>'
     )
+
+
+def axis(speedup: Speedup) -> str:
+    """A speedup and its 95 % interval, by its logarithm on an axis from a half to twice as fast.
+
+    What lies outside of it stands at its end.
+    """
+    low, middle, high = (
+        _place(speedup.ratio + away * speedup.error) for away in (-CONFIDENCE, 0.0, CONFIDENCE)
+    )
+    label = f"speedup {plus_minus(speedup)}, on an axis from 0.5 to 2"
+    return (
+        f'<svg class="axis" viewBox="0 0 {_WIDTH} 22" height="22" role="img" aria-label="{label}">'
+        f'<line class="one" x1="{_WIDTH / 2}" x2="{_WIDTH / 2}" y2="22"/>'
+        f'<line class="interval" x1="{low:.1f}" x2="{high:.1f}" y1="11" y2="11"/>'
+        f'<circle class="fill" cx="{middle:.1f}" cy="11" r="6"/></svg>'
+    )
+
+
+def _place(ratio: float) -> float:
+    """Where a ratio stands on the axis."""
+    bounded = min(max(ratio, 0.5), 2.0)
+    return _WIDTH * (0.03 + 0.47 * (1 + log2(bounded)))
 
 
 def distribution(counts: Sequence[int], limit: float) -> str:
@@ -154,12 +180,94 @@ def model_section(
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
+        f"{_remedy(model)}"
         f'<div class="buckets"><div class="bucket whole {tone_of(judged)}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
-        f'<div class="line">{_line(judged, model.speed)}</div>{_outputs(model)}{notes}</div>'
-        f"{split}</div>{_change(model)}{_why(model)}{_lower(model)}{_speed(model)}{_contexts(model)}"
-        f"{_prices(model)}"
+        f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
+        f"{split}</div>{_tiles(model)}{_folds(model, thresholds)}"
     )
+
+
+def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:
+    """Content that opens with a click; empty without content. ``name`` is unique on the page."""
+    if not content:
+        return ""
+    state = " open" if is_open else ""
+    return (
+        f'<details data-fold="{escape(name)}"{state}><summary>{escape(title)}</summary>'
+        f"{content}</details>"
+    )
+
+
+def _folds(model: ModelReport, thresholds: Thresholds) -> str:
+    """What is asked for after the answer, by question."""
+    contents = (
+        ("Why, and what to expect", _why(model)),
+        ("By temperature, in numbers", _numbers(model)),
+        ("By load and by context", f"{_speed(model)}{_contexts(model)}"),
+        ("Requests with a lower acceptance rate", _lower(model)),
+        ("The price", _prices(model)),
+        ("Replies", _outputs(model)),
+        (
+            "Engines",
+            "".join(engine_section(engine, model.plain_latencies) for engine in model.engines),
+        ),
+        ("How to read the rows", _legend(model, thresholds)),
+    )
+    changed = fold(
+        f"{model.model_name} change", "What the change did", _change(model), is_open=True
+    )
+    others = (fold(f"{model.model_name} {title}", title, content) for title, content in contents)
+    return f"{changed}{''.join(others)}"
+
+
+def _remedy(model: ModelReport) -> str:
+    """What to change first, under the answer; empty if nothing is known to help."""
+    found = next((one for one in explanations(model) if one.remedy), None)
+    if found is None:
+        return ""
+    paste = to_paste(found.option) if found.option else ""
+    return (
+        f'<section class="fix" aria-label="what to change"><p><strong>{marked(found.remedy)}'
+        f"</strong></p>{paste}</section>"
+    )
+
+
+def _tiles(model: ModelReport) -> str:
+    """The KV cache, latencies and the queue: of the engine where each is worst."""
+    engines = model.engines
+    peaks = [engine.kv_cache_peak for engine in engines if engine.kv_cache_peak is not None]
+    running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
+    waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
+    capacity = model.kv_cache_capacity_tokens
+    tokens = "" if capacity is None else f"of {capacity:,} tokens"
+
+    tiles = [("KV cache, peak", percent(max(peaks)), tokens)] if peaks else []
+    tiles += _worst_latency(model, Phase.TPOT, "P99 - P50 per token")
+    tiles += _worst_latency(model, Phase.TTFT, "First token, P99")
+    if any(engine.gauges for engine in engines):
+        tiles.append(("Waiting", f"{waiting:,.0f}", f"{running:,.0f} running"))
+
+    shown = "".join(
+        f'<div class="tile"><h3>{name}</h3>{value(number)} <small>{small}</small></div>'
+        for name, number, small in tiles
+    )
+    return f'<div class="tiles">{shown}</div>' if shown else ""
+
+
+def _worst_latency(model: ModelReport, phase: Phase, name: str) -> list[tuple[str, str, str]]:
+    """The tile of a phase, by vLLM's buckets; none without requests."""
+    found = [engine.latencies[phase] for engine in model.engines if phase in engine.latencies]
+    if not found:
+        return []
+
+    worst = max(found, key=lambda one: one.quantiles[0.99])
+    half, _, most = shown_quantiles(worst, latency)
+    if phase is Phase.TTFT:
+        return [(name, most, f"P50 {half}, by bucket")]
+    return [
+        (name, _gap(worst, model.plain_latencies.get(phase, {})), f"{half} to {most}, by bucket")
+    ]
 
 
 def _plain(model: ModelReport, plugin: PluginReport, said: str) -> str:
@@ -179,24 +287,29 @@ def _outputs(model: ModelReport) -> str:
     ended = endings_sentence(model)
     said = " ".join(filter(None, (ended, "Speed says nothing about the text.")))
     link = f'<a href="{FIDELITY}">Is it still what the model says without speculation?</a>'
-    return f'<div class="advice">{said} {link}</div>'
+    return f'<p class="facts">{said} {link}</p>'
 
 
 def _why(model: ModelReport) -> str:
-    """The findings; empty if there are none."""
-    items = "".join(f"<li>{_finding(finding)}</li>" for finding in explanations(model))
-    return f'<h3>Why</h3><ul class="notes">{items}</ul>' if items else ""
+    """The findings: of the first remedy, which is under the answer, what to expect of it."""
+    told = explanations(model)
+    first = next((one for one in told if one.remedy), None)
+    items = "".join(f"<li>{_finding(one, is_told=one is first)}</li>" for one in told)
+    return f'<ul class="notes">{items}</ul>' if items else ""
 
 
-def _finding(finding: Explanation) -> str:
-    """A finding: what to do with what to paste, or a fact without a remedy."""
-    what = f"<strong>{escape(finding.code)}</strong> {marked(finding.what)}"
+def _finding(finding: Explanation, *, is_told: bool) -> str:
+    """A finding: what to do with what to paste, unless it ``is_told``, or a fact."""
+    code = f"<strong>{escape(finding.code)}</strong>"
     if not finding.remedy:
-        return f"{what}<br><small>{marked(finding.expect)}</small>"
+        return f"{code} {marked(finding.what)}<br><small>{marked(finding.expect)}</small>"
 
-    paste = to_paste(finding.option) if finding.option else ""
+    change = ""
+    if not is_told:
+        paste = to_paste(finding.option) if finding.option else ""
+        change = f"<br>{marked(finding.remedy)}{paste}"
     return (
-        f"{what}<br>{marked(finding.remedy)}{paste}"
+        f"{code} {marked(finding.what)}{change}"
         f"<br><small>{marked(finding.expect)} To verify: {marked(finding.verify)}</small>"
     )
 
@@ -221,43 +334,68 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
-    """Acceptance, tokens per draft and per step, speedup and milliseconds in one line."""
+    """Acceptance, speedup and milliseconds in one line."""
     window = seen(judgement)
     if not window.draft_tokens:
         return "No draft tokens in the window."
 
     accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
-    length = f", {window.length:.2f} tokens per draft" if window.length else ""
-    recent = judgement.evidence.window  # of which the steps are
-    span = "" if window == recent else f" in the last {duration(recent.seconds)}"
-    steps = f"; {per_step(speed.steps)}{span}" if speed and speed.steps else ""
     faster = ""
     if speed and speed.speedup:
         what = leaning_effect if judgement.leans else effect
         faster = f"; {times_as_fast(speed.speedup)}, {what(speed.speedup)}"
 
-    return f"{accepted} in the last {duration(window.seconds)}{length}{steps}{faster}"
+    return f"{accepted} in the last {duration(window.seconds)}{faster}"
 
 
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
-    """The temperatures, with a legend."""
+    """A row for each temperature with drafts."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
     rows = "".join(_bucket(one, model, thresholds) for one in shown)
-    if not rows:
-        return '<p class="facts">No drafts in the window.</p>'
+    return rows or '<p class="facts">No drafts in the window.</p>'
 
-    marks = ""
+
+def _numbers(model: ModelReport) -> str:
+    """What the rows of the temperatures leave out."""
+    table = _table(("", *TEMPERATURES[1:]), temperature_rows(model))
+    gains = "".join(f"<li>{line}</li>" for line in map(_gain, model.temperatures) if line)
+    listed = f'<ul class="notes">{gains}</ul>' if gains else ""
+    note = '<p class="facts">Times in milliseconds.</p>' if table else ""
+    return f'<div class="wide">{table}</div>{note}{_drafts(model)}{listed}' if table else ""
+
+
+def _drafts(model: ModelReport) -> str:
+    """How long accepted drafts are, and what a step gives."""
+    judgement = model.judgement
+    window = seen(judgement)
+    recent = judgement.evidence.window  # of which the steps are
+    span = "" if window == recent else f" in the last {duration(recent.seconds)}"
+    steps = model.speed.steps if model.speed is not None else None
+
+    parts = [f"{window.length:.2f} tokens per draft"] if window.length else []
+    if steps is not None:
+        parts.append(f"{per_step(steps)}{span}")
+    rates = by_position(window, "out of the tokens drafted there")
+    said = f"{'; '.join(parts)}. " if parts else ""
+    return f'<p class="facts">{said}{rates}</p>'
+
+
+def _legend(model: ModelReport, thresholds: Thresholds) -> str:
+    """What the marks, points and histograms of the rows are."""
+    shown = [one for one in model.temperatures if one.window.draft_tokens]
+    lines = []
     if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
         low = percent(thresholds.acceptance_net_negative)
         high = percent(thresholds.acceptance_break_even)
-        marks = (
+        lines.append(
             f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high}"
-            " and above it pays. "
+            " and above it pays."
         )
-
-    rates = by_position(seen(model.judgement), "out of the tokens drafted there")
-    legend = "Histograms: finished requests with drafts, by acceptance rate, 0% to 100%."
-    return f'{rows}<p class="facts">{marks}{legend} {rates}</p>'
+    if any(one.speedup is None for one in shown):
+        lines.append("Histograms: finished requests with drafts, by acceptance rate, 0% to 100%.")
+    if any(one.speedup is not None for one in shown):
+        lines.append("Points: the speedup and its 95 % interval from 0.5 to 2; the line is at 1.")
+    return f'<p class="facts">{" ".join(lines)}</p>' if lines else ""
 
 
 def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
@@ -276,28 +414,32 @@ def _bucket(bucket: TemperatureReport, model: ModelReport, thresholds: Threshold
     note = judgement_note(judged, model.judgement, is_explained=bool(advised(model.findings)))
     advice = f'<div class="advice">{escape(note)}</div>' if note else ""
 
+    figures = f"P10 {percent(p10)}<br>{requests}"
+    spread = distribution(bucket.acceptance_bins, low)
+    if bucket.speedup is not None:
+        spread = axis(bucket.speedup)
+        figures = f"{value(plus_minus(bucket.speedup))}<br>{effect(bucket.speedup)}"
+
     return (
         f'<div class="bucket {tone_of(judged)}">'
         f'<div class="name">T {marked(bucket.temperature)}'
         f"<small>{share} of draft tokens</small></div>"
         f"{_verdict(judged)}"
         f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
-        f'<div class="spread">{distribution(bucket.acceptance_bins, low)}</div>'
-        f'<div class="facts number">P10 {percent(p10)}<br>{requests}</div>'
-        f"{_gain(bucket)}{advice}</div>"
+        f'<div class="spread">{spread}</div>'
+        f'<div class="facts number">{figures}</div>{advice}</div>'
     )
 
 
 def _gain(bucket: TemperatureReport) -> str:
-    """A temperature's speedup and the time saved and lost, if known."""
+    """The time that a temperature's requests saved and lost, if known."""
     saved = bucket.saved_seconds
     lost = bucket.lost_seconds
     if bucket.speedup is None or saved is None or lost is None:
         return ""
     return (
-        f'<div class="advice">{times_as_fast(bucket.speedup)}, {effect(bucket.speedup)}; '
-        f"{duration(saved)} of request time saved, {duration(lost)} lost since the sidecar "
-        "started</div>"
+        f"T {marked(bucket.temperature)}: {duration(saved)} of request time saved,"
+        f" {duration(lost)} lost since the sidecar started"
     )
 
 
@@ -307,13 +449,12 @@ def _change(model: ModelReport) -> str:
     if not said:
         return ""
     table = _table(("", *CHANGE[1:]), change_rows(model))
-    return f'<h3>What the change did</h3>{table}<p class="facts">{marked(said)}</p>'
+    return f'{table}<p class="facts">{marked(said)}</p>'
 
 
 def _lower(model: ModelReport) -> str:
     """The groups that accept clearly less than the model's other requests; may be empty."""
-    table = _table(("", *LOWER[1:]), lower_rows(model))
-    return table and f"<h3>Requests with a lower acceptance rate</h3>{table}"
+    return _table(("", *LOWER[1:]), lower_rows(model))
 
 
 def _speed(model: ModelReport) -> str:
@@ -338,13 +479,13 @@ def _speed(model: ModelReport) -> str:
         for load in model.loads
     ]
     table = _table(("requests running", "with speculation", "without (baseline)"), rows)
-    return f'<h2>{escape(model.model_name)}: time per token</h2>{table}<p class="facts">{least}</p>'
+    return f'<h3>Time per token by load</h3>{table}<p class="facts">{least}</p>'
 
 
 def _contexts(model: ModelReport) -> str:
     """Speedup by the tokens that requests hold; empty where it is not known."""
     table = _table(("", *CONTEXTS[1:]), context_rows(model))
-    title = f"<h2>{escape(model.model_name)}: speedup by context, tokens</h2>"
+    title = "<h3>Speedup by context, tokens</h3>"
     note = "Over the last hour, by the mean context of the requests that decode."
     return table and f'{title}{table}<p class="facts">{note}</p>'
 
@@ -357,7 +498,7 @@ def _prices(model: ModelReport) -> str:
     """What speculation takes and gives besides; empty without a baseline."""
     table = _table(("", *PRICES[1:]), price_rows(model))
     note = f'<p class="facts">{marked(OTHER_PRICES)}</p>'
-    return table and f"<h2>{escape(model.model_name)}: the price</h2>{table}{note}"
+    return table and f"{table}{note}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -24,7 +24,7 @@ LEGEND: Final = (
     " confidence interval."
 )
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
-_TEMPERATURES: Final = (
+TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90"),
     *("of draft tokens", "requests", *_TIMES),
 )
@@ -50,12 +50,8 @@ TextTable = tuple[Cells, Sequence[Cells]]  # the header, and the rows
 
 def tables(model: ModelReport) -> list[TextTable]:
     """The header and the rows of each table that has any."""
-    with_traffic = [
-        part for part in model.temperatures if part.window.requests or part.window.draft_tokens
-    ]
-
     all_tables: list[TextTable] = [
-        (_TEMPERATURES, [_temperature(part) for part in with_traffic]),
+        (TEMPERATURES, temperature_rows(model)),
         (CHANGE, change_rows(model)),
         (LOWER, lower_rows(model)),
         (_ENGINES, [_engine(engine) for engine in model.engines]),
@@ -69,6 +65,15 @@ def tables(model: ModelReport) -> list[TextTable]:
 def seen(judgement: Judgement) -> Acceptance:
     """The window that was judged or, below the gates, the recent one."""
     return judgement.judged or judgement.evidence.window
+
+
+def temperature_rows(model: ModelReport) -> list[Cells]:
+    """A row for each temperature with traffic; times are in milliseconds."""
+    return [
+        _temperature(part)
+        for part in model.temperatures
+        if part.window.requests or part.window.draft_tokens
+    ]
 
 
 def _temperature(part: TemperatureReport) -> Cells:

@@ -5,7 +5,10 @@ async function refresh() {
   try {
     const response = await fetch("content", { cache: "no-store", signal: AbortSignal.timeout(5000) });
     if (!response.ok) throw new Error(response.status);
+    const folds = () => content.querySelectorAll("details");
+    const open = new Map([...folds()].map((fold) => [fold.dataset.fold, fold.open]));
     content.innerHTML = await response.text();
+    for (const fold of folds()) fold.open = open.get(fold.dataset.fold) ?? fold.open;
     content.classList.remove("stale");
   } catch {
     content.classList.add("stale");

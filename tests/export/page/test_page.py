@@ -20,7 +20,7 @@ from tests.export import reports
 
 pytestmark = pytest.mark.servers
 
-TEXT = "document.getElementById('content').innerText"
+TEXT = "document.getElementById('content').textContent"  # what is folded, too
 GOOD = Verdict.NET_POSITIVE
 EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE
@@ -148,6 +148,7 @@ async def test_the_page_in_a_browser(browser, pictures):
 
 
 # At each width of the page, in how many lines each name of a temperature stands.
+OPEN = "for (const fold of document.querySelectorAll('details')) fold.open = true; 1"
 LINES_OF_NAMES = r"""
 (() => {
   const lines = [];
@@ -176,10 +177,21 @@ async def test_a_phone_in_the_dark_shows_all_and_breaks_no_line_within_the_name_
         await tab.open(site.url, width=390, height=844, dark=True)
         assert await tab.value("document.querySelectorAll('.bucket').length") == 4
         await tab.screenshot(pictures / "phone.png")
+        await tab.value(OPEN)
         assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
         lines = await tab.value(LINES_OF_NAMES)
-        assert len(lines) == 74 * 5
+        assert len(lines) == 74 * 7
         assert set(lines) == {1}
+
+
+async def test_a_fold_stays_open_while_the_page_renews_itself(browser):
+    async with served(mixed()) as site, browser() as tab:
+        await tab.open(site.url)
+        opened = "document.querySelector('details[data-fold=measured]')"
+        assert await tab.value(f"{opened}.open") is False
+        await tab.value(f"{opened}.open = true; {opened}.id = 'before'; 1")
+        await tab.until("!document.getElementById('before')")
+        assert await tab.value(f"{opened}.open") is True
 
 
 async def test_a_click_copies_the_whole_configuration(browser, pictures):
@@ -208,8 +220,10 @@ async def test_a_latency_stays_on_its_line_within_its_panel(browser):
     model = reports.model(engines=(reports.engine(latencies=latencies),))
     async with served(reports.report(model)) as site, browser() as tab:
         await tab.open(site.url)
+        await tab.value(OPEN)
         heights = "[...document.querySelectorAll('.panel tr + tr')].map(row => row.offsetHeight)"
         assert await tab.value(f"{heights}.length") == 2
         assert await tab.value(f"new Set({heights}).size") == 1
+        assert await tab.value(f"{heights}[0]") > 0
         panels = "[...document.querySelectorAll('.panel')]"
         assert await tab.value(f"{panels}.every(panel => panel.scrollWidth <= panel.clientWidth)")

@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.analysis.split.comparison import Compared
-from sidecar.analysis.split.growth import Growth, Told
+from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.standing import Event, Standing, after
 
 AGREED, STRAYED, SILENT = Event.AGREED, Event.STRAYED, Event.FELL_SILENT
@@ -18,29 +18,30 @@ def totals(drafts, **changed):
     return numbers | {Compared(name): number for name, number in changed.items()}
 
 
-def poll(growth, at, reports, total, counted, *, is_connected=True, counts=True):
-    told = Told(
-        at=float(at),
-        reports=reports,
-        total=total,
-        counted=counted,
-        is_connected=is_connected,
-        counts=counts,
-    )
-    return growth.take(told, 0.02)
+NOTHING = totals(0)
 
 
-def events(polls, start=0, **options):
+def report(growth, at, told):
+    growth.report(float(at), told)
+
+
+def poll(growth, at, counted, **options):
+    return growth.poll(float(at), counted, 0.02, **options)
+
+
+def events(polls, told=NOTHING, **options):
     """What each poll says; polls are (vLLM's drafts, the plug-in's), one a second.
 
-    A total that differs from the last one is a new report. ``start`` is what vLLM had counted.
+    A total that differs from the last one is a report of the second before. ``told`` is what the
+    life had told before; None: unknown.
     """
-    growth, reports, before = Growth(None if start is None else totals(start)), 0, 0
+    growth, before = Growth(told), 0
     said = []
-    for at, (counted, told) in enumerate(polls):
-        reports += told != before
-        before = told
-        said.append(poll(growth, at, reports, totals(told), totals(counted), **options))
+    for at, (counted, now) in enumerate(polls):
+        if now != before:
+            report(growth, at - 0.5, totals(now))
+        before = now
+        said.append(poll(growth, at, totals(counted), **options))
     return said
 
 
@@ -69,34 +70,71 @@ def test_growth_agrees_if_vllm_may_have_counted_the_same_in_that_time(polls, eve
     assert last(polls) is event
 
 
-@pytest.mark.parametrize("start", [None, 700])
-def test_totals_of_different_times_are_no_contradiction(start):
+@pytest.mark.parametrize(("earlier", "told"), [(700, NOTHING), (0, None)])
+def test_totals_of_different_times_are_no_contradiction(earlier, told):
     """VLLM had counted before the life began; or the life, which a sidecar that restarts hears."""
-    offset = 5000 if start is None else 0
-    polls = [((start or 0) + 10 * n, offset + 10 * n) for n in range(1, 40)]
-    assert last(polls, start=start) is AGREED
+    offset = 5000 if told is None else 0
+    polls = [(earlier + 10 * n, offset + 10 * n) for n in range(1, 40)]
+    assert last(polls, told=told) is AGREED
 
 
 @pytest.mark.parametrize("name", ["drafts", "draft_tokens", "accepted_tokens"])
 def test_each_of_the_three_numbers_is_compared_and_the_ratio_says_how_far_it_is_off(name):
     """A plug-in that miscounts only accepted tokens must not be trusted for its drafts."""
-    growth = Growth(totals(0))
-    for number in range(1, 60):
-        usual = totals(1000 * number)
-        other = usual | {Compared(name): usual[Compared(name)] // 2}
-        event = poll(growth, number, number, other, usual)
+    growth = Growth(NOTHING)
+    for at in range(1, 60):
+        usual = totals(1000 * at)
+        report(growth, at, usual | {Compared(name): usual[Compared(name)] // 2})
+        event = poll(growth, at, usual)
     assert event is STRAYED
-    assert growth.ratio == pytest.approx(0.5, abs=0.02)
+    assert growth.ratio == pytest.approx(0.5, abs=0.03)
 
 
 def test_tokens_are_compared_where_nothing_is_drafted():
     growth = Growth(totals(0, generation_tokens=0))
-    said = [
-        poll(growth, number, min(number, 9), totals(0, generation_tokens=told), counted)
-        for number, told in enumerate([30 * n for n in range(1, 10)] + [270] * 90, 1)
-        for counted in [totals(0, generation_tokens=30 * number)]
-    ]
+    said = []
+    for at in range(1, 100):
+        if at < 10:
+            report(growth, at, totals(0, generation_tokens=30 * at))
+        said.append(poll(growth, at, totals(0, generation_tokens=30 * at)))
     assert (said[1], said[8], said[-1]) == (None, AGREED, SILENT)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1, 5, 15, 60])
+def test_a_plug_in_that_misses_one_draft_of_eleven_is_noticed_however_seldom_vllm_is_polled(
+    seconds,
+):
+    """What was told by a poll was known to an interval, so at 15 s nothing was ever noticed."""
+    growth = Growth(NOTHING)
+    said = {}
+    for tick in range(1, 12_000):  # tenths of a second
+        if tick % 10 == 0:
+            report(growth, tick / 10, totals(10 * tick))
+        if tick % round(10 * seconds) == 0:
+            said[tick / 10] = poll(growth, tick / 10, totals(11 * tick))
+
+    noticed = [at for at, event in said.items() if event is STRAYED]
+    assert noticed[0] <= 60 + 4 * seconds
+    assert {event for at, event in said.items() if at > noticed[0]} == {STRAYED}
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1, 5, 15, 60])
+def test_a_plug_in_that_counts_all_is_never_doubted_however_seldom_vllm_is_polled(seconds):
+    """Bursts of three seconds in ten; a report is up to two seconds late, and so is the page."""
+    growth = Growth(NOTHING)
+    counted = [0]
+    for tick in range(12_000):
+        counted.append(counted[-1] + 50 * (tick % 100 < 30))
+
+    said = set()
+    for tick in range(30, 12_000):
+        if tick % 10 == 0:
+            made = tick - tick % 20
+            report(growth, made / 10, totals(counted[made]))
+        if tick % round(10 * seconds) == 0:
+            said.add(poll(growth, tick / 10, totals(counted[tick - tick % 7])))
+    assert said <= {None, AGREED}
+    assert AGREED in said
 
 
 @pytest.mark.parametrize(("factor", "ratio"), [(0.9, 0.9), (1.1, 1.1), (0.5, 0.5)])
@@ -105,7 +143,7 @@ def test_a_plug_in_that_miscounts_after_a_long_exact_life_is_noticed(factor, rat
     exact = [(10_000_000 + 300 * n, 10_000_000 + 300 * n) for n in range(700)]
     counted = exact[-1][0]
     wrong = [(counted + 300 * n, counted + round(300 * factor * n) + n % 2) for n in range(1, 400)]
-    said = events([*exact, *wrong], start=None)
+    said = events([*exact, *wrong], told=None)
     assert STRAYED not in said[:720]
     assert said[-1] is STRAYED
     first = said.index(STRAYED) - len(exact)
@@ -128,40 +166,61 @@ def test_bursts_between_polls_and_late_reports_contradict_nothing(behind):
     counted = [1000 * (n // 50) + (n % 50 > 40) * 10 * (n % 50 - 40) for n in range(1000)]
     growth = Growth()
     for at, now in enumerate(counted):
-        cut = max(at - at % 7 - behind, 0)
-        event = poll(growth, at, cut // 7, totals(counted[cut]), totals(now))
-        assert event in {None, AGREED}
+        if at % 7 == 0:
+            made = max(at - behind, 0)
+            report(growth, made, totals(counted[made]))
+        assert poll(growth, at, totals(now)) in {None, AGREED}
 
 
-def test_a_mark_of_a_late_report_contradicts_nothing():
-    """It is read after vLLM has counted more than its cut has, as after a stall of the sidecar."""
-    growth = Growth(totals(0))
+@pytest.mark.parametrize("stall", range(50, 70))
+def test_reports_that_are_read_late_contradict_nothing(stall):
+    """As after a stall of the sidecar: a poll is there before the reports of half a minute."""
+    growth = Growth(NOTHING)
     for at in range(200):
-        late = 25 if at in {58, 59, 60, 61} else 0
-        event = poll(growth, at, at - late, totals(100 * (at - late)), totals(100 * at))
-        assert event in {None, AGREED}, at
+        late = 25 if stall <= at < stall + 4 else 0
+        for made in range(stall, at + 1) if at == stall + 4 else [at] if not late else []:
+            report(growth, made, totals(100 * made))
+        assert poll(growth, at, totals(100 * at)) in {None, AGREED}, at
+
+
+def test_a_sender_whose_times_are_always_in_the_past_is_compared_all_the_same():
+    growth = Growth(NOTHING)
+    for at in range(1, 300):
+        report(growth, 0, totals(5 * at))
+        event = poll(growth, 1000 + at, totals(10 * at))
+    assert event is STRAYED
 
 
 def test_one_that_has_left_is_compared_with_all_that_vllm_has():
     """No report will come."""
-    growth = Growth(totals(0))
+    growth = Growth(NOTHING)
     for at in range(1, 10):
-        poll(growth, at, at, totals(100 * at), totals(100 * at))
-    said = [
-        poll(growth, at, 9, totals(900), totals(100 * at), is_connected=False)
-        for at in range(10, 50)
-    ]
+        report(growth, at, totals(100 * at))
+        poll(growth, at, totals(100 * at))
+    said = [poll(growth, at, totals(100 * at), is_connected=False) for at in range(10, 50)]
     assert said.index(SILENT) in {30, 31}
 
 
+def test_one_that_leaves_after_its_first_report_is_silent_once_vllm_has_counted_on():
+    growth = Growth(NOTHING)
+    report(growth, 0, totals(50))
+    idle = [poll(growth, at, totals(50), is_connected=False) for at in range(60)]
+    said = [poll(growth, 60 + at, totals(50 + at), is_connected=False) for at in range(100)]
+    assert set(idle) == {None}
+    assert said[-1] is SILENT
+    report(growth, 170, totals(180))
+    assert poll(growth, 171, totals(180)) is Event.CAUGHT_UP
+
+
 def test_a_clock_that_is_set_back_ends_nothing_early_and_keeps_nothing_for_ever():
-    growth = Growth(totals(0))
-    for number in range(100):
-        poll(growth, 5000 + number, number, totals(10 * number), totals(10 * number))
-    said = [
-        poll(growth, number, 100 + number, totals(990 + 8 * number), totals(990 + 10 * number))
-        for number in range(1, 400)
-    ]
+    growth = Growth(NOTHING)
+    for at in range(100):
+        report(growth, 5000 + at, totals(10 * at))
+        poll(growth, 5000 + at, totals(10 * at))
+    said = []
+    for at in range(1, 400):
+        report(growth, at, totals(990 + 8 * at))
+        said.append(poll(growth, at, totals(990 + 10 * at)))
     assert 30 < said.index(STRAYED) < 130
 
 
@@ -173,14 +232,13 @@ def test_one_that_does_not_count_yet_is_compared_for_as_long_as_it_takes(counts)
 
 
 def test_counters_that_start_again_begin_a_new_comparison():
-    growth = Growth(totals(0))
-    for number in range(50):
-        poll(growth, number, number, totals(10 * number), totals(10 * number))
-    growth.restart_counters()
-    said = [
-        poll(growth, number, number, totals(10 * number), totals(10 * (number - 50)))
-        for number in range(50, 100)
-    ]
+    growth = Growth(NOTHING)
+    said = []
+    for at in range(100):
+        if at == 50:
+            growth.restart_counters()
+        report(growth, at, totals(10 * at))
+        said.append(poll(growth, at, totals(10 * (at % 50))))
     assert STRAYED not in said
     assert said[-1] is AGREED
 

@@ -1,4 +1,4 @@
-"""What a plug-in told of an engine beside what vLLM had counted of it at that moment.
+"""What a plug-in told of an engine, beside what vLLM had counted of it at a poll.
 
 Drafts are compared or, where nothing was drafted, generated tokens.
 """
@@ -26,99 +26,104 @@ Totals = Mapping[Compared, int]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A ``total`` that was told, and what vLLM had counted then: from ``least`` to ``most``.
+    """What vLLM had ``counted`` at a poll, and a plug-in by then: from ``least`` to ``most``.
 
-    The two are never from the same moment. ``least`` and ``most`` have the same numbers.
+    A report is never of a poll's moment, so one before it and one after it say what was told.
+    ``least`` and ``most`` have the same numbers.
     """
 
-    total: Totals
+    counted: Totals
     least: Totals
     most: Totals
 
     def since(self, before: "Comparison") -> "Comparison":
-        """The growth since an earlier moment, in the numbers that both have."""
-        names = self.total.keys() & before.total.keys()
+        """The growth since an earlier poll."""
         return Comparison(
-            total={name: self.total[name] - before.total[name] for name in names},
-            least={name: self.least[name] - before.most[name] for name in names},
-            most={name: self.most[name] - before.least[name] for name in names},
+            counted=_less(self.counted, before.counted),
+            least=_less(self.least, before.most),
+            most=_less(self.most, before.least),
         )
 
-    def less(self, counted: Totals) -> "Comparison":
-        """The same total beside what vLLM has counted beyond ``counted``."""
+    def less(self, told: Totals) -> "Comparison":
+        """The same beside what vLLM has counted beyond what others ``told``."""
+        counted = {name: number - told.get(name, 0) for name, number in self.counted.items()}
+        return Comparison(counted, self.least, self.most)
+
+    def plus(self, told: Totals) -> "Comparison":
+        """The same of all that was told, of which this is a part and ``told`` the rest."""
         return Comparison(
-            total=self.total,
-            least={name: least - counted.get(name, 0) for name, least in self.least.items()},
-            most={name: most - counted.get(name, 0) for name, most in self.most.items()},
+            counted=self.counted,
+            least={name: number + told.get(name, 0) for name, number in self.least.items()},
+            most={name: number + told.get(name, 0) for name, number in self.most.items()},
+        )
+
+    def beside(self, told: Totals) -> "Comparison":
+        """What another one ``told`` beside what vLLM has counted and this one did not tell."""
+        return Comparison(
+            counted=told, least=_less(self.counted, self.most), most=_less(self.counted, self.least)
         )
 
     @property
     def deciding(self) -> "Comparison":
         """The same in the numbers that decide: those of drafts, if anything was drafted."""
-        has_drafted = any(self.total.get(name) or self.most.get(name) for name in _DRAFTED)
-        both = self.total.keys() & self.least.keys()
+        has_drafted = any(self.most.get(name) or self.counted.get(name) for name in _DRAFTED)
+        both = self.most.keys() & self.counted.keys()
         names = both.intersection(_DRAFTED if has_drafted else (Compared.GENERATION_TOKENS,))
-        return Comparison(*(_only(names, one) for one in (self.total, self.least, self.most)))
+        return Comparison(*(_only(names, one) for one in (self.counted, self.least, self.most)))
 
     @property
-    def counted(self) -> int:
-        """Drafts, or tokens where nothing was drafted, that vLLM has counted at least."""
-        own = self.deciding.least
+    def traffic(self) -> int:
+        """Drafts, or tokens where nothing was drafted, that vLLM has counted."""
+        own = self.deciding.counted
         return own.get(Compared.DRAFTS, own.get(Compared.GENERATION_TOKENS, 0))
 
     def is_above(self, tolerance: float) -> bool:
-        """Whether a deciding number is above what vLLM has by more than the ``tolerance``."""
+        """Whether a deciding number is above vLLM's by more than the ``tolerance``."""
         own = self.deciding
-        return any(number > (1 + tolerance) * own.most[name] for name, number in own.total.items())
+        return any(own.least[name] > (1 + tolerance) * own.counted[name] for name in own.counted)
+
+    def is_below(self, tolerance: float) -> bool:
+        """Whether a deciding number is below vLLM's by more than the ``tolerance``."""
+        own = self.deciding
+        return any(own.most[name] < (1 - tolerance) * own.counted[name] for name in own.counted)
 
     def is_outside(self, tolerance: float) -> bool:
-        """Whether a deciding number is outside what vLLM has by more than the ``tolerance``."""
-        own = self.deciding
-        return any(
-            not (1 - tolerance) * own.least[name] <= number <= (1 + tolerance) * own.most[name]
-            for name, number in own.total.items()
-        )
+        """Whether a deciding number differs from vLLM's by more than the ``tolerance``."""
+        return self.is_above(tolerance) or self.is_below(tolerance)
 
-    def is_near_middle(self, part: float) -> bool:
-        """Whether each deciding number is within this ``part`` of the middle of vLLM's."""
+    def is_known_within(self, part: float) -> bool:
+        """Whether all that was told is known but for this ``part`` of what vLLM has counted."""
         own = self.deciding
-        middles = {name: (own.least[name] + own.most[name]) / 2 for name in own.total}
         return all(
-            abs(number - middles[name]) <= part * middles[name]
-            for name, number in own.total.items()
+            own.most[name] - own.least[name] <= part * number
+            for name, number in own.counted.items()
         )
-
-    def is_exact(self, tolerance: float) -> bool:
-        """Whether it agrees, and vLLM's count is known as well as the tolerance asks for."""
-        own = self.deciding
-        is_sharp = all(
-            own.most[name] - own.least[name] <= tolerance * number
-            for name, number in own.total.items()
-        )
-        return any(own.total.values()) and is_sharp and not self.is_outside(tolerance)
 
     @property
     def ratio(self) -> float | None:
         """The tokens that were told ÷ vLLM's, drafted or else generated; None if vLLM has none.
 
-        It is 1 for a total from the least to the most.
+        It is 1 if vLLM's are from the least to the most.
         """
         own = self.deciding
         name = Compared.GENERATION_TOKENS
-        if Compared.DRAFT_TOKENS in own.total:
+        if Compared.DRAFT_TOKENS in own.counted:
             name = Compared.DRAFT_TOKENS
-        if own.most.get(name, 0) <= 0:
-            return None
-        if own.least[name] <= own.total[name] <= own.most[name]:
-            return 1.0
-        return own.total[name] / own.most[name]
+        return own._ratio(name)  # noqa: SLF001 - its own
 
     @property
     def farthest(self) -> float | None:
         """The ratio of whichever number differs most, so that one near 1 hides no difference."""
         own = self.deciding
-        ratios = [own.total[name] / most for name, most in own.most.items() if most > 0]
-        return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
+        ratios = [own._ratio(name) for name in own.counted]  # noqa: SLF001 - its own
+        known = [ratio for ratio in ratios if ratio is not None]
+        return max(known, key=lambda ratio: abs(ratio - 1), default=None)
+
+    def _ratio(self, name: Compared) -> float | None:
+        counted = self.counted.get(name, 0)
+        if counted <= 0:
+            return None
+        return min(max(counted, self.least[name]), self.most[name]) / counted
 
 
 def sum_of(totals: Iterable[Totals]) -> Totals:
@@ -129,6 +134,10 @@ def sum_of(totals: Iterable[Totals]) -> Totals:
         for name in Compared
         if known and all(name in one for one in known)
     }
+
+
+def _less(totals: Totals, before: Totals) -> Totals:
+    return {name: totals[name] - before[name] for name in totals.keys() & before.keys()}
 
 
 def _only(names: Iterable[Compared], totals: Totals) -> Totals:

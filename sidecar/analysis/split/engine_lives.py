@@ -105,13 +105,9 @@ class EngineLives:
     def _report_age(self, at: float) -> float | None:
         """Of the current life's newest report."""
         current = self.current
-        if current is None or not current.reports or current.latest is None:
+        if current is None or current.latest is None or current.latest.at is None:
             return None
-
-        cut_at = current.latest.at
-        if cut_at is None:
-            cut_at = current.latest_at
-        return max(at - cut_at, 0.0)
+        return max(at - current.latest.at, 0.0)
 
     def _heartbeat(self) -> int | None:
         """Of the owner's newest report. A stranger's would hide a stall."""

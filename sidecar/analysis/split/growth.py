@@ -1,8 +1,9 @@
 """How much a life has told, beside how much vLLM has counted in the same time.
 
 Totals may be of different times: vLLM's counters may have begun before the life or after it. Their
-growth is of the same time, but for one report at each end: the engine counts before its API server
-does, and tells it a second later.
+growth is of the same time, but for a report at each end: what was told at a poll's moment is
+between the report before the last one, since an API server counts later than its engine, and the
+first one that was made after the poll. How often vLLM is polled makes no difference.
 """
 
 from collections import deque
@@ -15,153 +16,135 @@ from sidecar.analysis.split.standing import Event
 _SPAN: Final = 300.0  # seconds over which growth is compared, at most, for a life that counts
 _MARK_EVERY: Final = 60.0
 ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM counted in a growth
-# How far growth that confirms a life may be from the middle of what vLLM may have counted. Without
-# it, the slack at both ends lets a neighbour at half or twice the rate agree for a while.
-_NEAR: Final = 0.25
+# Of the growth, how much may be unknown where it confirms a life. Without a limit, the reports at
+# both ends let a neighbour at half or twice the rate agree for a while.
+_UNKNOWN: Final = 0.5
 # Seconds for which the growth may be outside, and after which the next report is overdue.
 PATIENCE: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """An earlier cut, since which growth is compared."""
+    """A poll at ``at``, and what was told by then."""
 
     at: float
-    cut: Comparison
-    is_known: bool = True  # what vLLM had counted at least
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a good poll at ``at`` gives to compare of a life.
-
-    That is the ``total`` of its latest cut, which came after ``reports`` reports, and what vLLM has
-    ``counted``. ``counts``: it is part of the split.
-    """
-
-    at: float
-    reports: int
-    total: Totals
-    counted: Totals
-    is_connected: bool
-    counts: bool
+    compared: Comparison
 
 
 class Growth:
-    """Compares the cuts of one life with vLLM's counters at each good poll."""
+    """Compares what one life has told with vLLM's counters at each good poll."""
 
-    def __init__(self, start: Totals | None = None) -> None:
-        """``start`` is what vLLM had counted before the life began; None: unknown."""
-        self.now: Comparison | None = None  # the latest cut beside vLLM's counters
+    def __init__(self, told: Totals | None = None) -> None:
+        """``told`` is what the life has told so far; None: unknown."""
+        # The newest poll of which is known what had been told by then.
+        self.now: Comparison | None = None
+        # The last poll, beside what has been told so far: of what is under way, it lacks some.
+        self.so_far: Comparison | None = None
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
-        # Whether growth that agreed is so near to vLLM's that it is not a neighbour's.
-        self.is_near = False
+        # Whether growth that agreed is known so well that it is not a neighbour's.
+        self.is_certain = False
 
-        self._start = start
+        self._told = self._told_before = told  # in the last report, and in the one before
+        self._is_new = False  # whether a report has come since the last poll
+        self._reported_at: float | None = None  # the first poll at which the last report was there
+        self._polled_at = 0.0
+
+        self._open: _Mark | None = None  # a poll after which no report was made yet
+        self._closed: _Mark | None = None  # the latest one after which one was
         self._marks: deque[_Mark] = deque()  # the oldest first
-        self._is_last_open = False  # whether vLLM's API server may yet have to count the last one's
-
-        self.reports = 0  # of the life, as of the last poll
-        # The first poll at which the latest cut was there.
-        self._reported_at: float | None = None
-        self._counted: Totals | None = None  # at the last poll
-        # At the last poll before the latest cut was there, and before the one before that.
-        self._before_latest: Totals | None = None
-        self._least: Totals | None = None
         self._off_since: float | None = None  # the first poll at which the growth was outside
-        self._was_late = False  # at the last poll
 
     def restart_counters(self) -> None:
         """VLLM's counters have started again at 0 while the life went on."""
-        self._start = self.now = None
-        self._marks.clear()
-        self._counted = self._before_latest = self._least = None
-        self._off_since = None
-
-    def reconnect(self) -> None:
-        """The next report is on a new connection, so later than the last poll."""
-        self._before_latest = self._counted
+        self.now = self.so_far = None
+        self.begin_again()
 
     def begin_again(self) -> None:
         """What has grown until now confirms nothing."""
-        self._start = None
+        self._open = self._closed = None
         self._marks.clear()
         self._off_since = None
 
-    def take(self, told: Told, tolerance: float) -> Event | None:
-        """Takes in a good poll; returns what the growth says, None if nothing.
+    def report(self, at: float, told: Totals) -> None:
+        """Takes in a whole report that was made ``at``, in Unix seconds."""
+        before = self._open
+        # Times are not trusted: a sender that is always late would never be compared.
+        if before is not None and (at >= before.at or self._polled_at - before.at >= PATIENCE):
+            self._closed = replace(before, compared=replace(before.compared, most=told))
+            self._open = None
 
-        The two may differ by the fraction ``tolerance``.
+        self._told_before = self._told
+        self._told = told
+        self._is_new = True
+
+    def poll(
+        self,
+        at: float,
+        counted: Totals,
+        tolerance: float,
+        *,
+        is_connected: bool = True,
+        counts: bool = True,
+    ) -> Event | None:
+        """Takes in what vLLM has ``counted`` at a good poll; returns what the growth says.
+
+        None if it says nothing. The two may differ by the fraction ``tolerance``. ``is_connected``:
+        reports may still come. ``counts``: the life is part of the split.
         """
-        self._follow_clock(told.at)
-        is_new = self._note_poll(told)
-        was_late = self._was_late
-        self._was_late = is_late = self._is_late(told)
-        now = self._beside(told, is_late=is_late)
-        settled = now if is_late or was_late else self._settled(told.counted)
-        self.now = now
+        self._follow_clock(at)
+        is_new = self._is_new
+        self._is_new = False
+        self._polled_at = at
+        if is_new or self._reported_at is None:
+            self._reported_at = at
+        if self._told is None:
+            return None
 
-        self._close_last(told.counted)
-        self._note_start(told)
+        self.so_far = Comparison(counted, self._told, self._told)
+        is_late = at - self._reported_at >= PATIENCE or not is_connected
+        closed = self._closed
+        self._note_mark(closed)
+        first = self._first(self._told)
+        if is_late:  # the last report should have all there is
+            self.now = self.so_far
+            if self._marks:
+                self._open = _Mark(at, self.so_far)
+        elif closed is not None:
+            self.now = closed.compared
+        if self._open is None and self._told_before is not None:
+            self._open = _Mark(at, Comparison(counted, self._told_before, self._told_before))
+
         event = None
-        if settled is not None:
-            event = self._find(settled, told.at, tolerance, is_new=is_new)
-        if is_new:
-            self._note_mark(told.at, now)
-        self._drop_marks(told.at, now, is_bounded=told.counts)
+        if first is not None and self.now is not None:
+            event = self._find(self.now, first, at, tolerance, is_new=is_new, is_late=is_late)
+        self._drop_marks(at, is_bounded=counts)
         return event
 
-    def _note_poll(self, told: Told) -> bool:
-        """Whether the life has a new cut."""
-        before = self._counted
-        self._counted = told.counted
-        if self._reported_at is None:
-            self._reported_at = told.at
-        if told.reports == self.reports:
-            return False
+    def _first(self, told: Totals) -> Comparison | None:
+        """Since when growth is compared.
 
-        is_next = told.reports == self.reports + 1
-        self._least = self._before_latest if is_next else before
-        self._before_latest = before
-        self.reports = told.reports
-        self._reported_at = told.at
-        return True
-
-    def _is_late(self, told: Told) -> bool:
-        """Whether no report has come for so long that the cut should have all there is."""
-        reported_at = self._reported_at if self._reported_at is not None else told.at
-        return told.at - reported_at >= PATIENCE or not told.is_connected
-
-    def _beside(self, told: Told, *, is_late: bool) -> Comparison:
-        """The cut beside what vLLM has counted by now.
-
-        It has at least what vLLM had counted before the cut before it was there.
+        Of one that has fallen silent at once, since its first poll.
         """
-        least = told.counted if is_late else self._least or {}
-        names = told.total.keys() & told.counted.keys()
-        return Comparison(
-            total={name: told.total[name] for name in names},
-            least={name: least.get(name, 0) for name in names},
-            most={name: told.counted[name] for name in names},
-        )
+        if self._marks:
+            return self._marks[0].compared
+        return replace(self._open.compared, most=told) if self._open is not None else None
 
-    def _settled(self, counted: Totals) -> Comparison | None:
-        """The cut of the last poll: by now vLLM's API server has counted all of it."""
-        before = self.now
-        if before is None or not before.total.keys() <= counted.keys():
-            return None
-        return replace(before, most={name: counted[name] for name in before.total})
-
-    def _find(self, cut: Comparison, at: float, tolerance: float, *, is_new: bool) -> Event | None:
-        if not self._marks:
-            return None
-
-        growth = cut.since(self._marks[0].cut)
+    def _find(
+        self,
+        now: Comparison,
+        first: Comparison,
+        at: float,
+        tolerance: float,
+        *,
+        is_new: bool,
+        is_late: bool,
+    ) -> Event | None:
+        growth = now.since(first)
         if not growth.is_outside(tolerance):
             was_off = self._off_since is not None
             self._off_since = None
-            self.is_near = growth.is_near_middle(_NEAR)
-            if self._marks[0].is_known and growth.counted >= ENOUGH:
+            self.is_certain = growth.is_known_within(_UNKNOWN)
+            if growth.traffic >= ENOUGH:
                 return Event.AGREED
             return Event.CAUGHT_UP if is_new and was_off else None
 
@@ -171,70 +154,36 @@ class Growth:
         if at - self._off_since < PATIENCE:
             return None
 
-        at_its_moment = replace(cut, least=self._least_of(cut)).since(self._marks[0].cut)
-        return Event.STRAYED if at_its_moment.is_outside(tolerance) else Event.FELL_SILENT
-
-    def _least_of(self, now: Comparison) -> Totals:
-        """What vLLM had counted at least at the moment of the cut."""
-        least = self._least or {}
-        return {name: least.get(name, 0) for name in now.total}
+        was_right = self._closed is None or not self._closed.compared.since(first).is_outside(
+            tolerance
+        )
+        is_missing = is_late and was_right and not growth.is_above(tolerance)
+        return Event.FELL_SILENT if is_missing else Event.STRAYED
 
     # Marks
 
-    def _note_start(self, told: Told) -> None:
-        """The first mark is the life's start: at the first poll, since that has all before it."""
-        if self._start is None:
-            return
-        nothing = dict.fromkeys(self._start, 0)
-        most = {name: told.counted.get(name, 0) for name in self._start}
-        self._marks.append(_Mark(told.at, Comparison(nothing, self._start, most)))
-        self._start = None
+    def _note_mark(self, closed: _Mark | None) -> None:
+        if closed is not None and (
+            not self._marks or closed.at - self._marks[-1].at >= _MARK_EVERY
+        ):
+            self._marks.append(closed)
 
-    def _close_last(self, counted: Totals) -> None:
-        """By the next poll, vLLM's API server has counted all of the last mark's cut."""
-        if self._is_last_open and self._marks:
-            last = self._marks[-1]
-            most = {name: counted.get(name, 0) for name in last.cut.total}
-            self._marks[-1] = replace(last, cut=replace(last.cut, most=most))
-        self._is_last_open = False
-
-    def _note_mark(self, at: float, now: Comparison) -> None:
-        is_known = self._least is not None
-        if self._marks and is_known and not self._marks[0].is_known:
-            self._marks.clear()
-        if self._marks and at - self._marks[-1].at < _MARK_EVERY:
-            return
-
-        self._marks.append(_Mark(at, self._as_mark(now), is_known))
-        self._is_last_open = True
-
-    def _as_mark(self, now: Comparison) -> Comparison:
-        """The cut, with less than vLLM had at least if it was read late.
-
-        What it lacked would else be missing in the growth since.
-        """
-        if not self._marks:
-            return now
-        first = self._marks[0].cut
-        grown = now.since(first).total
-        least = {
-            name: min(least, first.least.get(name, least) + grown.get(name, 0))
-            for name, least in now.least.items()
-        }
-        return replace(now, least=least)
-
-    def _drop_marks(self, at: float, now: Comparison, *, is_bounded: bool) -> None:
+    def _drop_marks(self, at: float, *, is_bounded: bool) -> None:
         """Keeps growth to five minutes, or as long as it takes to see enough of it."""
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
-            if not is_bounded and now.since(self._marks[1].cut).counted < ENOUGH:
+            grown = self.now.since(self._marks[1].compared) if self.now is not None else None
+            if not is_bounded and (grown is None or grown.traffic < ENOUGH):
                 return
             self._marks.popleft()
 
     def _follow_clock(self, at: float) -> None:
         """If the clock was set back, what happened before is as of now."""
+        if at >= self._polled_at:
+            return
         if self._reported_at is not None:
-            self._reported_at = min(self._reported_at, at)
+            self._reported_at = at
         if self._off_since is not None:
-            self._off_since = min(self._off_since, at)
-        if self._marks and self._marks[-1].at > at:
-            self._marks = deque(replace(mark, at=at) for mark in self._marks)
+            self._off_since = at
+
+        self._open = self._closed = None
+        self._marks = deque(replace(mark, at=at) for mark in self._marks)

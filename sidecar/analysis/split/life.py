@@ -73,7 +73,7 @@ class Life:
     moment.
     """
 
-    def __init__(self, hello: Hello, growth: Growth, *, from_start: bool) -> None:
+    def __init__(self, hello: Hello, *, from_start: bool) -> None:
         """``from_start``: it began while this sidecar was listening.
 
         All that it counted is growth then.
@@ -81,7 +81,6 @@ class Life:
         self.hello = hello
         # The engine as vLLM's page names it; until a page has told, as the plug-in does.
         self.key = self.named
-        self.growth = growth
         self.standing = Standing.WAITS
         self.from_start = from_start
         self.connections: set[int] = set()
@@ -95,7 +94,7 @@ class Life:
         # what it had counted before this sidecar listened
         self.first: Cut | None = Cut() if from_start else None
         self.latest = self.first
-        self.latest_at = 0.0  # the first poll at which ``latest`` was there
+        self.begin_growth()
         self.confirmed: Cut | None = None  # the latest cut that counts
         self.finished: list[FinishedRequest] = []  # up to the latest cut
         # how many of them are in the first cut, so from before this sidecar listened
@@ -208,11 +207,15 @@ class Life:
 
     def _begin_again(self) -> None:
         """What it had counted until now is part of another vLLM's split, or of none."""
-        self.growth = Growth()
         self.confirmed = None
         if self.has_counted or not self.from_start:
             self.has_counted = False
             self.forget_start()
+        self.begin_growth()
+
+    def begin_growth(self) -> None:
+        """Only what it tells from now on is compared with vLLM's counters."""
+        self.growth = Growth(self.latest.totals if self.latest is not None else None)
 
     def forget_arriving(self) -> None:
         """Drops a report that is not whole: after a hello, its rows are sent again."""
@@ -332,6 +335,7 @@ class Life:
             heartbeat=end.steps,
             size=size,
         )
+        self.growth.report(end.at, self.latest.totals)
         if has_gone_on:
             self.reports += 1
 

@@ -10,7 +10,7 @@ from typing import Final
 from sidecar.analysis.overlong import longest_length
 from sidecar.analysis.split.comparison import Compared, Comparison, Totals, sum_of
 from sidecar.analysis.split.engine_lives import EngineLives
-from sidecar.analysis.split.growth import ENOUGH, Growth, Told
+from sidecar.analysis.split.growth import ENOUGH
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import (
     NoSplit,
@@ -50,7 +50,6 @@ _COUNTERS: Final = {
     names.Counter.ACCEPTED_TOKENS: Compared.ACCEPTED_TOKENS,
     names.Counter.GENERATION_TOKENS: Compared.GENERATION_TOKENS,
 }
-_NOTHING: Final[Totals] = dict.fromkeys(Compared, 0)
 
 
 class Lives:
@@ -80,7 +79,7 @@ class Lives:
         # what vLLM counted of each engine on it
         self._counted: dict[EngineKey, Totals] = {}
         # Engines of which vLLM's counters are younger than what was told: both, as of then.
-        self._younger: dict[EngineKey, tuple[Totals, Totals]] = {}
+        self._younger: dict[EngineKey, Comparison] = {}
         # engines that draft without a plug-in beside others with one: the first poll that saw it
         self._unheard: dict[EngineKey, float] = {}
         self._out_of_reach: set[EngineKey] = set()  # as on another node: no part of the split
@@ -129,7 +128,6 @@ class Lives:
         life.forget_arriving()
         life.connections.add(connection)
         self._connected[connection] = life
-        life.growth.reconnect()
         life.follow(Event.RETURNED)
 
         alike = [one for one in self._connected.values() if one.key == life.key]
@@ -139,13 +137,9 @@ class Lives:
 
     def _begin(self, hello: Hello) -> Life:
         """A life that is new to this sidecar."""
-        life = Life(hello, Growth(), from_start=hello.started >= self._since)
+        life = Life(hello, from_start=hello.started >= self._since)
         if self._page is not None:
             life.key = self._page.key_of(*life.named)
-
-        # What vLLM had counted by then; unknown if the clock was set back since.
-        if life.from_start and hello.started >= self._latest_poll and self._page is not None:
-            life.growth = Growth(self._counted.get(life.key, _NOTHING))
         return life
 
     def _report(self, life: Life, part: ReportPart) -> None:
@@ -319,7 +313,7 @@ class Lives:
             return
 
         life.follow(Event.RESTARTED)
-        life.growth = Growth(_NOTHING if is_new and life.from_start else None)
+        life.begin_growth()
 
     def _note_traffic(self, at: float, before: dict[EngineKey, Totals]) -> None:
         """Notes when vLLM has served requests for the first time since this sidecar listens."""
@@ -378,9 +372,9 @@ class Lives:
         counted = self._counted[engine.key]
         tolerance = 1 - self.lowest_coverage
         for life in engine.lives:
-            if life.hello.started > at and life.from_start and life.growth.now is None:
-                life.growth = Growth()  # the clock was set back: when it began is not known
-                life.forget_start()
+            if life.hello.started > at and life.from_start and life.growth.so_far is None:
+                life.forget_start()  # the clock was set back: when it began is not known
+                life.begin_growth()
             if is_anew:
                 life.growth.restart_counters()
             if not life.is_consistent:
@@ -389,24 +383,20 @@ class Lives:
             is_compared = life is engine.current or life in engine.connected
             if not is_compared or life.latest is None or not life.observes:
                 continue
-            if life.reports != life.growth.reports:
-                life.latest_at = at
 
-            told = Told(
-                at=at,
-                reports=life.reports,
-                total=life.latest.totals,
-                counted=counted,
+            event = life.growth.poll(
+                at,
+                counted,
+                tolerance,
                 is_connected=bool(life.connections),
                 counts=life.standing is Standing.COUNTS,
             )
-            event = life.growth.take(told, tolerance)
             waits = life.standing is Standing.WAITS
             if engine.has_several and waits:
                 life.growth.begin_again()
                 continue
 
-            may_be_another_s = waits and event is Event.AGREED and not life.growth.is_near
+            may_be_another_s = waits and event is Event.AGREED and not life.growth.is_certain
             if event is not None and not may_be_another_s:
                 life.has_agreed |= event is Event.AGREED
                 life.follow(event)
@@ -429,12 +419,16 @@ class Lives:
             is_open = life.standing is Standing.WAITS and self._is_ours(life) is None
             if not is_open or life.latest is None or not life.observes:
                 continue
-            others = sum_of(total for start, total in told.items() if start != life.hello.start)
-            now = current.growth.now
-            rest = Comparison(life.latest.totals, now.least, now.most).less(others)
+            both = {life.hello.start, current.hello.start}
+            rest = current.growth.now.less(
+                sum_of(total for start, total in told.items() if start not in both)
+            )
+            if life is not current:
+                rest = rest.beside(life.latest.totals)
             # A neighbour may happen to have drafted just as few times.
-            is_enough = life is not current or rest.counted >= ENOUGH
-            if is_enough and rest.is_exact(tolerance):
+            is_enough = life is not current or rest.traffic >= ENOUGH
+            is_exact = rest.is_known_within(tolerance) and not rest.is_outside(tolerance)
+            if is_enough and is_exact and rest.traffic:
                 life.follow(Event.AGREED)
                 life.growth.begin_again()
 
@@ -448,7 +442,7 @@ class Lives:
         if current is None or not current.connections:
             return
 
-        whole = self._whole(engine)
+        whole = self._since_younger(engine)
         is_too_much = whole is not None and whole.is_above(tolerance)
         for life in engine.lives:
             is_in_doubt = is_too_much and life.was_one_of_several and not life.has_agreed
@@ -476,34 +470,34 @@ class Lives:
             for life in engine.lives
             if life.standing is Standing.COUNTS and not (life.has_counted or life.from_start)
         ]
+        since = self._since_younger(engine)
         whole = self._whole(engine)
-        if whole is None:
+        if since is None or whole is None:
             return
-        if is_anew or (new and whole.is_above(1 - self.lowest_coverage)):
-            told, _ = self._younger.get(engine.key, (_NOTHING, _NOTHING))
-            self._younger[engine.key] = (sum_of((whole.total, told)), self._counted[engine.key])
+        if is_anew or (new and since.is_above(1 - self.lowest_coverage)):
+            self._younger[engine.key] = whole
+
+    def _since_younger(self, engine: EngineLives) -> Comparison | None:
+        """``_whole`` or, where vLLM's counters are younger, its growth since then."""
+        whole = self._whole(engine)
+        younger = self._younger.get(engine.key)
+        return whole if whole is None or younger is None else whole.since(younger)
 
     def _whole(self, engine: EngineLives) -> Comparison | None:
-        """All that the engine's lives have told beside all that vLLM has counted of it.
-
-        Where vLLM's counters are younger, both are since then.
-        """
+        """All that the engine's lives have told beside all that vLLM has counted of it."""
         current = engine.current
-        now = current.growth.now if current is not None else None
-        if current is None or now is None or not current.observes:
+        if current is None or not current.observes:
+            return None
+        now = current.growth.now or current.growth.so_far
+        if now is None:
             return None
 
-        told, counted = self._younger.get(engine.key, (_NOTHING, _NOTHING))
         others = [
             life.latest.totals
             for life in engine.lives
             if life.has_counted and life is not current and life.latest is not None
         ]
-        total = {
-            name: number + sum(other.get(name, 0) for other in others) - told.get(name, 0)
-            for name, number in now.total.items()
-        }
-        return Comparison(total, now.least, now.most).less(counted)
+        return now.plus(sum_of(others))
 
     def _coverage(self, engine: EngineLives) -> float | None:
         """What the engine's lives have told ÷ vLLM's counters; 0 if none of it is in the split.
@@ -514,7 +508,7 @@ class Lives:
         if engine.has_several or is_left_out:
             return 0.0
 
-        whole = self._whole(engine)
+        whole = self._since_younger(engine)
         if whole is None:
             return None
         is_broken = engine.current is not None and engine.current.standing is Standing.BROKEN

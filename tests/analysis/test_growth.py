@@ -183,6 +183,17 @@ def test_reports_that_are_read_late_contradict_nothing(stall):
         assert poll(growth, at, totals(100 * at)) in {None, AGREED}, at
 
 
+def test_one_whose_first_report_tells_of_minutes_is_known_well_soon_after():
+    """As one that was away: half of its growth was unknown until it had grown as much again."""
+    growth = Growth(NOTHING)
+    poll(growth, 0, totals(1000))
+    for at in range(1, 16):
+        told = totals(1000 + 10 * at)
+        report(growth, at, told)
+        event = poll(growth, at, told)
+    assert (event, growth.is_certain) == (AGREED, True)
+
+
 def test_a_sender_whose_times_are_always_in_the_past_is_compared_all_the_same():
     growth = Growth(NOTHING)
     for at in range(1, 300):

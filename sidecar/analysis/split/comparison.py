@@ -77,6 +77,12 @@ class Comparison:
         own = self.deciding.counted
         return own.get(Compared.DRAFTS, own.get(Compared.GENERATION_TOKENS, 0))
 
+    @property
+    def unknown(self) -> int:
+        """How much of what was told may have been told after the poll."""
+        own = self.deciding
+        return sum(most - own.least[name] for name, most in own.most.items())
+
     def is_above(self, tolerance: float) -> bool:
         """Whether a deciding number is above vLLM's by more than the ``tolerance``."""
         own = self.deciding

@@ -163,10 +163,19 @@ class Growth:
     # Marks
 
     def _note_mark(self, closed: _Mark | None) -> None:
-        if closed is not None and (
-            not self._marks or closed.at - self._marks[-1].at >= _MARK_EVERY
-        ):
-            self._marks.append(closed)
+        """Keeps one a minute.
+
+        One after which it was long until the next report gives way to one that says far more.
+        """
+        if closed is None:
+            return
+
+        last = self._marks[-1] if self._marks else None
+        if last is not None and closed.at - last.at < _MARK_EVERY:
+            if 2 * closed.compared.unknown >= last.compared.unknown:
+                return
+            self._marks.pop()
+        self._marks.append(closed)
 
     def _drop_marks(self, at: float, *, is_bounded: bool) -> None:
         """Keeps growth to five minutes, or as long as it takes to see enough of it."""

@@ -454,6 +454,21 @@ def test_an_engine_core_that_left_before_it_agreed_is_in_the_sum_if_just_its_cou
     assert (shown(nameless), engine(nameless).coverage) == (626, 1.0)
 
 
+def test_in_a_pause_after_traffic_a_core_that_left_after_one_draft_is_in_the_sum(nameless):
+    """Its one draft is less than what may be under way in traffic; in a pause, nothing is."""
+    first = PluginEnd(nameless, 1).serve(drafts=1).tick()
+    nameless.poll(first.counted())
+    first.close()
+    second = PluginEnd(nameless, 2, started=nameless.at + 0.1)
+    for _ in range(30):
+        second.serve(drafts=10).tick()
+        nameless.poll(snap(drafts=1 + second.total.drafts))
+    assert shown(nameless) == 300
+    for _ in range(2):
+        nameless.poll(snap(drafts=1 + second.total.drafts))
+    assert (shown(nameless), engine(nameless).coverage) == (301, 1.0)
+
+
 @IDS
 def test_a_plug_in_that_misses_drafts_is_withheld_and_comes_back_when_it_has_them(
     server_id,

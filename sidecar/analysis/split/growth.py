@@ -40,6 +40,9 @@ class Growth:
         self.now: Comparison | None = None
         # The last poll, beside what has been told so far: of what is under way, it lacks some.
         self.so_far: Comparison | None = None
+        # Whether nothing is under way: since the last poll, vLLM counted nothing, and no report
+        # came.
+        self.is_quiet = False
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
         # Whether growth that agreed is known so well that it is not a neighbour's.
         self.is_certain = False
@@ -100,7 +103,9 @@ class Growth:
         if self._told is None:
             return None
 
+        before = self.so_far
         self.so_far = Comparison(counted, self._told, self._told)
+        self.is_quiet = not is_new and before == self.so_far
         is_late = at - self._reported_at >= PATIENCE or not is_connected
         closed = self._closed
         self._note_mark(closed)

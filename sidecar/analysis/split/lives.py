@@ -411,7 +411,11 @@ class Lives:
         Their growth alone says too little, as of one that has left after a few requests.
         """
         current = engine.current
-        if current is None or current.growth.now is None or not current.connections:
+        if current is None or not current.connections:
+            return
+        growth = current.growth
+        now = growth.so_far if growth.is_quiet else growth.now
+        if now is None:
             return
 
         told = {life.hello.start: life.latest.totals for life in engine.lives if life.latest}
@@ -420,9 +424,7 @@ class Lives:
             if not is_open or life.latest is None or not life.observes:
                 continue
             both = {life.hello.start, current.hello.start}
-            rest = current.growth.now.less(
-                sum_of(total for start, total in told.items() if start not in both)
-            )
+            rest = now.less(sum_of(total for start, total in told.items() if start not in both))
             if life is not current:
                 rest = rest.beside(life.latest.totals)
             # A neighbour may happen to have drafted just as few times.

@@ -72,18 +72,23 @@ class Decoding(Server):
                 tokens = counters[Counter.GENERATION_TOKENS] - counters[Counter.FIRST_TOKENS]
                 counters[Counter.DECODE_STEPS] = tokens
             if plugin is not None and (second + 1) % every == 0:
-                self.report_by(plugin, second, step_seconds, length)
+                self.report_by(plugin, second, step_seconds, length, running)
             self.poll(replace(self.engine.polls[-1], counters=counters), **options)
         return self
 
-    def report_by(self, plugin, second, step_seconds, length):
+    def report_by(self, plugin, second, step_seconds, length, running):
         """Reports the same as the plug-in counts it, and one request that ended."""
         steps = round((second + 1) / step_seconds)
-        seconds = (second + 1.0) * 4
-        drafts, accepted = 4 * steps - plugin.total.drafts, round(4 * steps * (length - 1))
+        seconds = (second + 1.0) * running
+        drafts, accepted = (
+            running * steps - plugin.total.drafts,
+            round(running * steps * (length - 1)),
+        )
         plugin.serve(80, drafts=drafts, accepted=accepted - plugin.total.accepted_tokens)
-        counts = {"decodes": 4 * steps, "request_seconds": seconds}
-        plugin.tick(steps=[(2, {"steps": steps, "tokens": round(4 * steps * length), **counts})])
+        counts = {"decodes": running * steps, "request_seconds": seconds}
+        plugin.tick(
+            steps=[(2, {"steps": steps, "tokens": round(running * steps * length), **counts})]
+        )
         end = self.at + 0.4
         tokens = round(length / step_seconds)
         plugin.finish(

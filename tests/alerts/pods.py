@@ -346,18 +346,32 @@ class Sidecar:
         return EPOCH + 60 * (self._pod.start + minute)
 
     def poll(self, number, minute):
+        """The plug-in reports twice in the two seconds before the poll, and at its moment."""
         pod, at, seconds = self._pod, self._at(minute), self._pod.poll
-        moves = not pod.hangs(minute)
-        pod.vllm.grow(max(minute - seconds / 60, 0), seconds if number and moves else 0)
-        if pod.vllm.has_plugin and moves:
-            pod.vllm.report_to(self._state.plugin.receive, at, minute, seconds)
+        served = seconds if number and not pod.hangs(minute) else 0
+        last = min(served, 1)
+        self._grow(minute, served - 2 * last)
+        self._report(at - 2, minute, 0)
+        self._grow(minute, last)
+        self._report(at - 1, minute, served)
+        self._grow(minute, last)
+
         if pod.vllm.engines and pod.fails(number):
             self._state.failed(at, pod.error)
         elif pod.vllm.engines:
             page = self._snapshots.read(self._pages.read(pod.vllm.page(minute)))
             self._state.scraped(at, 0.005, seconds, page)
+        self._report(at, minute, 0)
         if self._state.health.suspects_stall:
             self._state.health.answered(at, is_paused=False)
+
+    def _grow(self, minute, seconds):
+        self._pod.vllm.grow(max(minute - self._pod.poll / 60, 0), seconds)
+
+    def _report(self, at, minute, seconds):
+        """Of the requests that finished in the last ``seconds``, and of all until now."""
+        if self._pod.vllm.has_plugin and not self._pod.hangs(minute):
+            self._pod.vllm.report_to(self._state.plugin.receive, at, minute, seconds)
 
     def report(self, minute):
         return self._state.report(self._at(minute), OwnReport())

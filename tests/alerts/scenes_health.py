@@ -231,7 +231,7 @@ def coverage():
         pod("ended", 5, 6.25, minutes=41).fires(0.8, engine="0", until=44),
         pod("nearly", 5, 5.05),
         pod("idle", 0.76, 0.95),
-        pod("slow", 0.84, 1.05).fires(0.8, engine="0", until=44),
+        pod("slow", 28 / 30, 35 / 30).fires(0.8, engine="0", until=44),
     )
 
 

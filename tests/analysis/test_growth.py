@@ -1,5 +1,7 @@
 """What the growth of a life says, poll by poll, and what each event changes."""
 
+import pickle
+
 import pytest
 
 from sidecar.analysis.split.comparison import Compared
@@ -190,8 +192,8 @@ def test_one_whose_first_report_tells_of_minutes_is_known_well_soon_after():
     for at in range(1, 16):
         told = totals(1000 + 10 * at)
         report(growth, at, told)
-        event = poll(growth, at, told)
-    assert (event, growth.is_certain) == (AGREED, True)
+        event = poll(growth, at, told, standing=Standing.WAITS)
+    assert event is AGREED
 
 
 def test_a_sender_whose_times_are_always_in_the_past_is_compared_all_the_same():
@@ -235,11 +237,38 @@ def test_a_clock_that_is_set_back_ends_nothing_early_and_keeps_nothing_for_ever(
     assert 30 < said.index(STRAYED) < 130
 
 
-@pytest.mark.parametrize("counts", [True, False])
-def test_one_that_does_not_count_yet_is_compared_for_as_long_as_it_takes(counts):
+@pytest.mark.parametrize(
+    ("standing", "event"),
+    [(Standing.COUNTS, None), (Standing.WAITS, AGREED), (Standing.DIFFERS, AGREED)],
+)
+def test_one_that_does_not_count_is_compared_for_as_long_as_it_takes(standing, event):
     """A hundred drafts in ten minutes."""
     polls = [(n // 6, n // 6) for n in range(1000)]
-    assert last(polls, counts=counts) is (None if counts else AGREED)
+    assert last(polls, standing=standing) is event
+
+
+def test_one_that_waits_agrees_however_seldom_it_reports():
+    """One short request a minute: the reports around a poll are a request apart, and more."""
+    growth = Growth(NOTHING)
+    said = []
+    for minute in range(60):
+        told = totals(50 * minute)
+        report(growth, 60 * minute - 30, told)
+        said.append(poll(growth, 60 * minute, told, standing=Standing.WAITS))
+    assert AGREED not in said[:5]
+    assert said[15] is AGREED
+
+
+@pytest.mark.parametrize("standing", list(Standing))
+def test_what_is_kept_of_a_life_is_bounded_however_long_it_waits(standing):
+    """As a neighbour's beside an idle vLLM."""
+    growth = Growth(NOTHING)
+    sizes = []
+    for at in range(0, 60 * 2000, 60):
+        report(growth, at - 1, totals(at))
+        poll(growth, at, NOTHING, standing=standing)
+        sizes.append(len(pickle.dumps(growth)))
+    assert sizes[-1] <= 2 * max(sizes[:100])
 
 
 def test_counters_that_start_again_begin_a_new_comparison():

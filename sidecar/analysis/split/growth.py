@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.split.comparison import Comparison, Totals
-from sidecar.analysis.split.standing import Event
+from sidecar.analysis.split.standing import Event, Standing
 
 _SPAN: Final = 300.0  # seconds over which growth is compared, at most, for a life that counts
 _MARK_EVERY: Final = 60.0
+_MOST_MARKS: Final = 64
 ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM counted in a growth
 # Of the growth, how much may be unknown where it confirms a life. Without a limit, the reports at
 # both ends let a neighbour at half or twice the rate agree for a while.
@@ -44,8 +45,6 @@ class Growth:
         # came.
         self.is_quiet = False
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
-        # Whether growth that agreed is known so well that it is not a neighbour's.
-        self.is_certain = False
 
         self._told = self._told_before = told  # in the last report, and in the one before
         self._is_new = False  # whether a report has come since the last poll
@@ -87,12 +86,13 @@ class Growth:
         tolerance: float,
         *,
         is_connected: bool = True,
-        counts: bool = True,
+        standing: Standing = Standing.COUNTS,
     ) -> Event | None:
         """Takes in what vLLM has ``counted`` at a good poll; returns what the growth says.
 
         None if it says nothing. The two may differ by the fraction ``tolerance``. ``is_connected``:
-        reports may still come. ``counts``: the life is part of the split.
+        reports may still come. ``standing`` is the life's; one that waits agrees only once so much
+        is known of its growth that it is not a neighbour's.
         """
         self._follow_clock(at)
         is_new = self._is_new
@@ -121,8 +121,12 @@ class Growth:
 
         event = None
         if first is not None and self.now is not None:
-            event = self._find(self.now, first, at, tolerance, is_new=is_new, is_late=is_late)
-        self._drop_marks(at, is_bounded=counts)
+            growth = self.now.since(first)
+            if growth.is_outside(tolerance):
+                event = self._stray(growth, first, at, tolerance, is_late=is_late)
+            else:
+                event = self._agree(growth, standing, is_new=is_new)
+        self._drop_marks(at, standing)
         return event
 
     def _first(self, told: Totals) -> Comparison | None:
@@ -134,25 +138,16 @@ class Growth:
             return self._marks[0].compared
         return replace(self._open.compared, most=told) if self._open is not None else None
 
-    def _find(
-        self,
-        now: Comparison,
-        first: Comparison,
-        at: float,
-        tolerance: float,
-        *,
-        is_new: bool,
-        is_late: bool,
-    ) -> Event | None:
-        growth = now.since(first)
-        if not growth.is_outside(tolerance):
-            was_off = self._off_since is not None
-            self._off_since = None
-            self.is_certain = growth.is_known_within(_UNKNOWN)
-            if growth.traffic >= ENOUGH:
-                return Event.AGREED
-            return Event.CAUGHT_UP if is_new and was_off else None
+    def _agree(self, growth: Comparison, standing: Standing, *, is_new: bool) -> Event | None:
+        was_off = self._off_since is not None
+        self._off_since = None
+        if _is_enough(growth, standing):
+            return Event.AGREED
+        return Event.CAUGHT_UP if is_new and was_off else None
 
+    def _stray(
+        self, growth: Comparison, first: Comparison, at: float, tolerance: float, *, is_late: bool
+    ) -> Event | None:
         if self._off_since is None:
             self._off_since = at
         self.ratio = growth.farthest
@@ -182,13 +177,20 @@ class Growth:
             self._marks.pop()
         self._marks.append(closed)
 
-    def _drop_marks(self, at: float, *, is_bounded: bool) -> None:
-        """Keeps growth to five minutes, or as long as it takes to see enough of it."""
+    def _drop_marks(self, at: float, standing: Standing) -> None:
+        """Keeps growth to five minutes or, of a life that does not count, to what is enough.
+
+        Of what takes long, every second mark will do.
+        """
         while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
             grown = self.now.since(self._marks[1].compared) if self.now is not None else None
-            if not is_bounded and (grown is None or grown.traffic < ENOUGH):
-                return
+            has_enough = grown is not None and _is_enough(grown, standing)
+            if standing is not Standing.COUNTS and not has_enough:
+                break
             self._marks.popleft()
+
+        if len(self._marks) > _MOST_MARKS:
+            self._marks = deque(list(self._marks)[::2])
 
     def _follow_clock(self, at: float) -> None:
         """If the clock was set back, what happened before is as of now."""
@@ -201,3 +203,9 @@ class Growth:
 
         self._open = self._closed = None
         self._marks = deque(replace(mark, at=at) for mark in self._marks)
+
+
+def _is_enough(growth: Comparison, standing: Standing) -> bool:
+    """Whether it tells of a life that has this ``standing``, if it agrees."""
+    is_certain = standing is not Standing.WAITS or growth.is_known_within(_UNKNOWN)
+    return growth.traffic >= ENOUGH and is_certain

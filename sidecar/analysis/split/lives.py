@@ -389,15 +389,13 @@ class Lives:
                 counted,
                 tolerance,
                 is_connected=bool(life.connections),
-                counts=life.standing is Standing.COUNTS,
+                standing=life.standing,
             )
-            waits = life.standing is Standing.WAITS
-            if engine.has_several and waits:
+            if engine.has_several and life.standing is Standing.WAITS:
                 life.growth.begin_again()
                 continue
 
-            may_be_another_s = waits and event is Event.AGREED and not life.growth.is_certain
-            if event is not None and not may_be_another_s:
+            if event is not None:
                 life.has_agreed |= event is Event.AGREED
                 life.follow(event)
 

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 from benchmarks.calibration.rates import in_parallel, most_events, rate
 from benchmarks.calibration.requests import POLL, WINDOW, Ended, Traffic
+from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.split.tallies import LiveTally
@@ -34,20 +36,26 @@ class _Pod:
         self.judgement = Judgement()
         self._tally = LiveTally(WINDOW)
         self._tally.mark(self.at)
+        self._past = PastWatch()
+        self._past.mark(self.at)
 
     def poll(self, ended: Sequence[Ended]) -> Judgement:
         """The judgement at the next poll."""
         self.at += POLL
-        self._tally.grow(
-            Tally(
-                stopped=len(ended),
-                drafts=sum(one.drafts for one in ended),
-                draft_tokens=sum(one.drafted for one in ended),
-                accepted_tokens=sum(one.accepted for one in ended),
-            )
+        tally = Tally(
+            stopped=len(ended),
+            drafts=sum(one.drafts for one in ended),
+            draft_tokens=sum(one.drafted for one in ended),
+            accepted_tokens=sum(one.accepted for one in ended),
         )
+        self._tally.grow(tally)
         self._tally.mark(self.at)
-        evidence = Evidence(window=self._tally.window, hour=self._tally.hour)
+        self._past.grow(Counted(tally.requests, tally.draft_tokens, tally.accepted_tokens))
+        self._past.finished(Sums.of([one.drafted for one in ended], [one.accepted for one in ended]))
+        self._past.mark(self.at)
+        evidence = Evidence(
+            window=self._tally.window, hour=self._tally.hour, past=self._past.past
+        )
         self.judgement = judge(evidence, _THRESHOLDS, WINDOW, before=self.judgement)
         return self.judgement
 

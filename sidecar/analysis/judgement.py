@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sidecar.analysis.certainty.side import Standing
 from sidecar.analysis.advice import Advice, Direction
 from sidecar.analysis.evidence import Acceptance, Evidence
 
@@ -18,6 +19,22 @@ class Verdict(StrEnum):
     BREAK_EVEN = "break_even"
     NET_NEGATIVE = "net_negative"
     INSUFFICIENT_DATA = "insufficient_data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """What keeps an acceptance rate from being certain.
+
+    ``rate`` is over ``seconds``, with its standard ``error``; ``line`` is the threshold that is
+    within reach. ``needed``: at today's traffic, about so many seconds more decide it if the rate
+    stays; None if more than ``past.py`` remembers would.
+    """
+
+    rate: float
+    error: float
+    seconds: float
+    line: float
+    needed: float | None
 
 
 class Basis(StrEnum):
@@ -41,10 +58,11 @@ class Judgement:
 
     ``is_known`` is False if nothing was judged, for example after polls have failed for long.
     ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
-    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb,
-    ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
-    that the value has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
-    the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
+    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb, where
+    the rate is certain to be on one side of both thresholds (``loses`` and ``wins`` are where it
+    stands), and ``undecided`` says what keeps it from being that. ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
+    that a speedup has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
+    the acceptance rate is certainly below its threshold, or was and is not yet clearly above it.
     ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
     ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
     was and is not yet clearly back; None between the two.
@@ -56,6 +74,9 @@ class Judgement:
     gate: Gate | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
+    loses: Standing = Standing()
+    wins: Standing = Standing()
+    undecided: Undecided | None = None
     held_below: float | None = None
     is_low: bool = False
     has_collapsed: bool = False

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
@@ -17,7 +19,7 @@ from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
-from sidecar.analysis.split.strata import Cell, Sums
+from sidecar.analysis.split.strata import Cell
 from sidecar.analysis.split.tallies import (
     OWN,
     Label,
@@ -86,6 +88,9 @@ class ModelState:
         # What was drafted at each temperature and in each group.
         self.tallies = {key: LiveTally(window) for key in known}
         self._marked = 0.0  # the last good poll's time
+        # what decides whether a rate is certain: of all requests, and at each temperature
+        self.past = PastWatch()
+        self.pasts: dict[str, PastWatch] = {label: PastWatch() for label in self.temperatures}
 
         # Finished requests of the window by stratum and group, for each way of grouping them.
         compared = [by for by, declared in GROUPED.items() if declared.key_of is not None]
@@ -160,8 +165,13 @@ class ModelState:
         tallies = self._labels.sums(cut)
         for label, tally in tallies.items():
             earlier = taken.tallies.get(label, NO_REQUESTS)
-            if not tally.has_fallen(earlier):
-                self._tally(label).grow(tally - earlier)
+            if tally.has_fallen(earlier):
+                continue
+            growth = tally - earlier
+            self._tally(label).grow(growth)
+            by, name = label
+            if by is Table.TEMPERATURE:
+                self.pasts[name].grow(_counted(growth))
         return TakenCut(cut, tallies)
 
     def _set_totals(self, totals: Mapping[Label, Tally]) -> None:
@@ -211,6 +221,9 @@ class ModelState:
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
             self.endings.finished(at, label, ended)
+            sums = _sums(ended)
+            self.past.finished(sums)
+            self.pasts[label].finished(sums)
             self._compare(at, requests.key.engine, label, ended)
             self._count(at, ended)
             if requests.is_plain:
@@ -254,9 +267,7 @@ class ModelState:
                 alike.setdefault(tuple(self._groups(request)), []).append(request)
 
         for groups, same in alike.items():
-            sums = Sums.of(
-                [one.draft_tokens for one in same], [one.accepted_tokens for one in same]
-            )
+            sums = _sums(same)
             for by, group in groups:
                 self.strata[by].add(at, {(temperature, group): sums})
                 if by is Table.PROMPT_TOKENS:
@@ -285,9 +296,12 @@ class ModelState:
         self.endings.mark(at)
 
         self._marked = at
+        self.past.mark(at)
         if self._taken:
             for tally in self.tallies.values():
                 tally.mark(at)
+            for past in self.pasts.values():
+                past.mark(at)
         self.speed.mark(at)
 
     def windows(self) -> dict[str, Acceptance]:
@@ -322,6 +336,18 @@ class ModelState:
             return None
 
         return quantile(rates, 0.1)
+
+
+def _counted(growth: Tally) -> Counted:
+    return Counted(growth.requests, growth.draft_tokens, growth.accepted_tokens)
+
+
+def _sums(requests: Sequence[FinishedRequest]) -> Sums:
+    """Of those with drafts."""
+    drafted = [request for request in requests if request.draft_tokens]
+    return Sums.of(
+        [one.draft_tokens for one in drafted], [one.accepted_tokens for one in drafted]
+    )
 
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:

@@ -115,6 +115,9 @@ class State:
 
         self._take_finished(at, lives)
         for model in self._models.values():
+            for state in self._engines.of(model.name):
+                if state.seen_at == at:
+                    model.past.grow(state.counted)
             model.mark(at)
 
         self._judge_models(at, lives)

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, advise
+from sidecar.analysis.certainty.past import WINDOWS, Estimate
+from sidecar.analysis.certainty.side import Line, Side, Standing, alarming, needed, standing
+from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
-from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Verdict
+from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Undecided, Verdict
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
@@ -124,8 +127,9 @@ def judge(
     """The judgement on ``evidence``, following ``before``.
 
     Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
-    has too little traffic, the last hour. A verdict falls as soon as a threshold is crossed, and
-    rises once the value is clearly above it. There is none where the acceptance is synthetic.
+    has too little traffic, the last hour. By acceptance there is a verdict once the rate is certain
+    to be on one side of the thresholds (``certainty``), and it changes once that is certain. One by
+    the speedup falls as soon as a threshold is crossed, and rises once it is clearly above it. There is none where the acceptance is synthetic.
     """
     if evidence.is_synthetic:
         return Judgement(evidence=evidence, is_known=True)
@@ -137,30 +141,87 @@ def judge(
             gate = _gate(evidence.window, thresholds, window)
         return Judgement(evidence=evidence, is_known=True, gate=gate)
 
+    known = _Known(evidence, judged, thresholds)
+    loses = known.standing(before.loses, known.loses)
+    wins = known.standing(before.wins, known.wins)
     by_acceptance = Verdict.INSUFFICIENT_DATA
+    if evidence.is_ruled:
+        by_acceptance = _by_acceptance(loses, wins)
+    is_open = evidence.is_ruled and by_acceptance is Verdict.INSUFFICIENT_DATA
+
     by_speedup = None
     held_below = None
-    if evidence.is_ruled:
-        lines = Lines(thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
-        by_acceptance, held_below = _steady(before.by_acceptance, judged.rate, 0.0, lines)
-
     speedup = evidence.speedup
     if speedup is not None:
         lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         by_speedup, held_below = _steady(before.by_speedup, speedup.ratio, speedup.error, lines)
 
-    is_below = judged.rate < thresholds.acceptance_net_negative
-    stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
     return Judgement(
         evidence=evidence,
         is_known=True,
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        is_low=is_below or stays_low,
+        loses=loses,
+        wins=wins,
+        undecided=known.undecided(loses) if is_open else None,
+        is_low=loses.side is Side.BELOW,
         held_below=held_below,
         wanted_tokens=_wanted_tokens(judged.rate, before.wanted_tokens, thresholds),
     )
+
+
+def _by_acceptance(loses: Standing, wins: Standing) -> Verdict:
+    if loses.side is Side.BELOW:
+        return Verdict.NET_NEGATIVE
+    if wins.side is Side.ABOVE:
+        return Verdict.NET_POSITIVE
+    if loses.side is Side.ABOVE and wins.side is Side.BELOW:
+        return Verdict.BREAK_EVEN
+    return Verdict.INSUFFICIENT_DATA
+
+
+class _Known:
+    """What is known of an acceptance rate: of the past or, without one, of the judged window."""
+
+    def __init__(self, evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> None:
+        self.loses = alarming(thresholds.acceptance_net_negative)
+        self.wins = Line(thresholds.acceptance_break_even)
+        self._past = evidence.past
+        self._judged = judged
+        self._least = thresholds.min_requests
+
+    def standing(self, before: Standing, line: Line) -> Standing:
+        """Where the rate stands now."""
+        at = self._past.at if self._past is not None else 0.0
+        return standing(before, line, self._estimates, at)
+
+    def _estimates(self, since: float) -> Iterable[Estimate]:
+        judged = self._judged
+        if self._past is not None:
+            return self._past.estimates(self._least, since)
+        if judged.rate is None or not judged.requests:
+            return ()
+        error = Spread().error(judged.requests)
+        return (Estimate(judged.seconds, judged.requests, judged.rate, error),)
+
+    def undecided(self, loses: Standing) -> Undecided | None:
+        """What keeps the verdict from being reached; None if no window has enough requests."""
+        line = self.loses if loses.side is None else self.wins
+        known = list(self._estimates(-math.inf))
+        if not known:
+            return None
+
+        best = known[-1]
+        more = needed(line, best)
+        is_soon = best.seconds + more <= WINDOWS[-1]
+        return Undecided(
+            rate=best.rate,
+            error=best.error,
+            seconds=best.seconds,
+            line=line.value,
+            needed=more if is_soon else None,
+        )
 
 
 def _wanted_tokens(

@@ -51,11 +51,10 @@ class _Pod:
         self._tally.grow(tally)
         self._tally.mark(self.at)
         self._past.grow(Counted(tally.requests, tally.draft_tokens, tally.accepted_tokens))
-        self._past.finished(Sums.of([one.drafted for one in ended], [one.accepted for one in ended]))
+        drafted = [one.drafted for one in ended]
+        self._past.finished(Sums.of(drafted, [one.accepted for one in ended]))
         self._past.mark(self.at)
-        evidence = Evidence(
-            window=self._tally.window, hour=self._tally.hour, past=self._past.past
-        )
+        evidence = Evidence(window=self._tally.window, hour=self._tally.hour, past=self._past.past)
         self.judgement = judge(evidence, _THRESHOLDS, WINDOW, before=self.judgement)
         return self.judgement
 
@@ -81,7 +80,7 @@ def day(traffic: Traffic, seed: int) -> Day:
     verdicts: list[Verdict] = []
     for ended in polls:
         judged = pod.poll(ended)
-        lows.append(judged.is_low and judged.verdict is Verdict.NET_NEGATIVE)
+        lows.append(bool(judged.is_low) and judged.verdict is Verdict.NET_NEGATIVE)
         verdicts.append(judged.verdict)
 
     warned = _warned(lows)

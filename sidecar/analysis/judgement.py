@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sidecar.analysis.certainty.side import Standing
 from sidecar.analysis.advice import Advice, Direction
+from sidecar.analysis.certainty.side import NOWHERE, Standing
 from sidecar.analysis.evidence import Acceptance, Evidence
 
 
@@ -58,11 +58,14 @@ class Judgement:
 
     ``is_known`` is False if nothing was judged, for example after polls have failed for long.
     ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
-    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb, where
-    the rate is certain to be on one side of both thresholds (``loses`` and ``wins`` are where it
-    stands), and ``undecided`` says what keeps it from being that. ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
-    that a speedup has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
-    the acceptance rate is certainly below its threshold, or was and is not yet clearly above it.
+    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb, once it
+    is certain on which side of the two thresholds the rate is: ``loses`` and ``wins`` are where it
+    stands, and with ``is_kept`` the rate of the judged window alone would have another verdict.
+    ``undecided`` says what keeps it from being certain, where it is to decide. ``by_speedup`` is
+    the measured verdict, None if no speedup is known. ``held_below`` is the threshold that a
+    speedup has crossed again, if only the margin keeps the verdict from rising. ``is_low``: the
+    acceptance rate is certainly below its threshold, or was and is not yet certainly above it;
+    None if neither was ever certain.
     ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
     ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
     was and is not yet clearly back; None between the two.
@@ -74,11 +77,12 @@ class Judgement:
     gate: Gate | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
-    loses: Standing = Standing()
-    wins: Standing = Standing()
+    loses: Standing = NOWHERE
+    wins: Standing = NOWHERE
     undecided: Undecided | None = None
+    is_kept: bool = False
     held_below: float | None = None
-    is_low: bool = False
+    is_low: bool | None = None
     has_collapsed: bool = False
     wanted_tokens: Direction | None = None
 
@@ -86,6 +90,11 @@ class Judgement:
     def leans(self) -> bool:
         """Whether a speedup is known, but its interval reaches across a threshold."""
         return self.by_speedup is Verdict.INSUFFICIENT_DATA
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether there is enough traffic, but no verdict is certain yet."""
+        return self.leans or self.undecided is not None
 
     @property
     def verdict(self) -> Verdict:

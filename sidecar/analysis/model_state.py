@@ -190,6 +190,8 @@ class ModelState:
         self._marked = min(at, *begun)
         for tally in self.tallies.values():
             tally.mark(self._marked)
+        for past in self.pasts.values():
+            past.mark(self._marked)
 
     def _tally(self, label: Label) -> LiveTally:
         """A label's, new on first use: its window then begins with the last poll."""
@@ -282,8 +284,15 @@ class ModelState:
             if key is not None:
                 yield by, self._labels.label(by, key)
 
-    def mark(self, at: float) -> None:
-        """Timestamps all totals with ``at``, a good poll's time."""
+    def forget_past(self) -> None:
+        """What was counted of all requests was another server's."""
+        self.past = PastWatch()
+
+    def mark(self, at: float, running: float = 0.0) -> None:
+        """Timestamps all totals with ``at``, a good poll's time.
+
+        So many requests of engines that speculate are ``running``.
+        """
         for state in self.temperatures.values():
             state.drop(at)
 
@@ -296,7 +305,7 @@ class ModelState:
         self.endings.mark(at)
 
         self._marked = at
-        self.past.mark(at)
+        self.past.mark(at, running)
         if self._taken:
             for tally in self.tallies.values():
                 tally.mark(at)
@@ -345,9 +354,7 @@ def _counted(growth: Tally) -> Counted:
 def _sums(requests: Sequence[FinishedRequest]) -> Sums:
     """Of those with drafts."""
     drafted = [request for request in requests if request.draft_tokens]
-    return Sums.of(
-        [one.draft_tokens for one in drafted], [one.accepted_tokens for one in drafted]
-    )
+    return Sums.of([one.draft_tokens for one in drafted], [one.accepted_tokens for one in drafted])
 
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:

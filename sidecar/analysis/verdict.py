@@ -6,7 +6,7 @@ compares beside it has a row in ``limits.py``.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -127,9 +127,10 @@ def judge(
     """The judgement on ``evidence``, following ``before``.
 
     Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
-    has too little traffic, the last hour. By acceptance there is a verdict once the rate is certain
-    to be on one side of the thresholds (``certainty``), and it changes once that is certain. One by
-    the speedup falls as soon as a threshold is crossed, and rises once it is clearly above it. There is none where the acceptance is synthetic.
+    has too little traffic, the last hour. By acceptance there is a verdict once it is certain on
+    which side of the thresholds the rate is (``certainty``), and it changes once that is certain.
+    One by the speedup falls as soon as a threshold is crossed, and rises once it is clearly above
+    it. There is none where the acceptance is synthetic.
     """
     if evidence.is_synthetic:
         return Judgement(evidence=evidence, is_known=True)
@@ -139,7 +140,10 @@ def judge(
         gate = None
         if evidence.window.draft_tokens:
             gate = _gate(evidence.window, thresholds, window)
-        return Judgement(evidence=evidence, is_known=True, gate=gate)
+        judgement = Judgement(evidence=evidence, is_known=True, gate=gate)
+        if not _Known(evidence, evidence.hour, thresholds).estimates():
+            return judgement
+        return replace(judgement, loses=before.loses, wins=before.wins)
 
     known = _Known(evidence, judged, thresholds)
     loses = known.standing(before.loses, known.loses)
@@ -147,7 +151,6 @@ def judge(
     by_acceptance = Verdict.INSUFFICIENT_DATA
     if evidence.is_ruled:
         by_acceptance = _by_acceptance(loses, wins)
-    is_open = evidence.is_ruled and by_acceptance is Verdict.INSUFFICIENT_DATA
 
     by_speedup = None
     held_below = None
@@ -156,6 +159,7 @@ def judge(
         lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         by_speedup, held_below = _steady(before.by_speedup, speedup.ratio, speedup.error, lines)
 
+    is_open = evidence.is_ruled and by_speedup is None and by_acceptance not in _RISING
     return Judgement(
         evidence=evidence,
         is_known=True,
@@ -165,7 +169,8 @@ def judge(
         loses=loses,
         wins=wins,
         undecided=known.undecided(loses) if is_open else None,
-        is_low=loses.side is Side.BELOW,
+        is_kept=_is_kept(by_acceptance, judged.rate, thresholds),
+        is_low=None if loses.side is None else loses.side is Side.BELOW,
         held_below=held_below,
         wanted_tokens=_wanted_tokens(judged.rate, before.wanted_tokens, thresholds),
     )
@@ -181,6 +186,12 @@ def _by_acceptance(loses: Standing, wins: Standing) -> Verdict:
     return Verdict.INSUFFICIENT_DATA
 
 
+def _is_kept(verdict: Verdict, rate: float, thresholds: Thresholds) -> bool:
+    """Whether the rate is beyond a threshold by which it had another verdict."""
+    lines = Lines(thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
+    return verdict in _RISING and _at_once(rate, 0.0, lines) is not verdict
+
+
 class _Known:
     """What is known of an acceptance rate: of the past or, without one, of the judged window."""
 
@@ -193,13 +204,14 @@ class _Known:
 
     def standing(self, before: Standing, line: Line) -> Standing:
         """Where the rate stands now."""
-        at = self._past.at if self._past is not None else 0.0
-        return standing(before, line, self._estimates, at)
+        at = self._past.at if self._past is not None else -math.inf
+        return standing(before, line, self.estimates, at)
 
-    def _estimates(self, since: float) -> Iterable[Estimate]:
+    def estimates(self, since: float = -math.inf) -> Sequence[Estimate]:
+        """What is known since then, the shortest window first."""
         judged = self._judged
         if self._past is not None:
-            return self._past.estimates(self._least, since)
+            return tuple(self._past.estimates(self._least, since))
         if judged.rate is None or not judged.requests:
             return ()
         error = Spread().error(judged.requests)
@@ -208,7 +220,7 @@ class _Known:
     def undecided(self, loses: Standing) -> Undecided | None:
         """What keeps the verdict from being reached; None if no window has enough requests."""
         line = self.loses if loses.side is None else self.wins
-        known = list(self._estimates(-math.inf))
+        known = self.estimates()
         if not known:
             return None
 

@@ -16,7 +16,7 @@ from tests.analysis.analysis_tools import PluginEnd, Pod, Server, finished, snap
 def test_each_temperature_is_judged_by_its_own_live_acceptance():
     """A mean over both would show a healthy pod whose hot half loses."""
     pod = Pod()
-    pod.serve((0, 10, 25), (80, 10, 6), polls=10)
+    pod.serve((0, 10, 25), (80, 10, 6), polls=60)
     cold, hot = pod.temperature("0"), pod.temperature("0.7-1")
     assert (cold.judgement.acceptance, hot.judgement.acceptance) == pytest.approx((25 / 30, 6 / 30))
     assert (cold.judgement.verdict, hot.judgement.verdict) == (

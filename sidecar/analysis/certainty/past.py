@@ -44,11 +44,16 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What was counted until ``at``; the oldest reading is at most four hours old."""
+    """What was counted until ``at``; the oldest reading is at most four hours old.
+
+    ``running`` are requests that have drafted and may not be counted yet: a window has at least so
+    many, however long they run.
+    """
 
     readings: Sequence[_Reading]
     latest: _Reading
     spread: Spread
+    running: float = 0.0
 
     @property
     def at(self) -> float:
@@ -72,9 +77,10 @@ class Past:
         if start is None:
             return None
 
-        requests, drafted, accepted = (
+        counted, drafted, accepted = (
             now - then for now, then in zip(self.latest.totals, start.totals, strict=True)
         )
+        requests = max(counted, self.running)
         if requests <= 0 or drafted <= 0:
             return None
         rate = min(accepted / drafted, 1.0)
@@ -97,6 +103,7 @@ class PastWatch:
         self._readings: tuple[_Reading, ...] = ()
         self._latest: _Reading | None = None
         self._block: _Reading | None = None  # where it began
+        self._running = 0.0
         self._watch = SpreadWatch()
 
     def grow(self, growth: Counted) -> None:
@@ -107,8 +114,12 @@ class PastWatch:
         """Takes in what requests with drafts had in total when they finished."""
         self._watch.finished(sums)
 
-    def mark(self, at: float) -> None:
-        """Timestamps what was counted so far; if the clock was set back, begins again."""
+    def mark(self, at: float, running: float = 0.0) -> None:
+        """Timestamps what was counted so far; if the clock was set back, begins again.
+
+        ``running`` is as in ``Past``.
+        """
+        self._running = running
         if self._latest is not None and at <= self._latest.at:
             self._readings = ()
             self._block = None
@@ -142,4 +153,4 @@ class PastWatch:
         """As of the last reading; None before the first."""
         if self._latest is None:
             return None
-        return Past(self._readings, self._latest, self.spread)
+        return Past(self._readings, self._latest, self.spread, self._running)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from math import inf
 from typing import Final
 
 from sidecar.analysis.certainty.past import Estimate
 
 FIRST: Final = 2.0
-"""Errors by which a rate lies beyond a line, where nothing was said before and no one is alarmed."""
+"""Errors by which a rate lies beyond a line, for a first statement that alarms no one."""
 CHANGED: Final = 3.5
 """The same for a change: every poll is another look."""
 ENDED: Final = 1.0
@@ -17,11 +17,11 @@ ENDED: Final = 1.0
 _ENDS_OVER: Final = 2000.0  # seconds: the longest window that is asked, of half an hour
 
 
-class Side(Enum):
+class Side(StrEnum):
     """Of a line."""
 
-    BELOW = auto()
-    ABOVE = auto()
+    BELOW = "below"
+    ABOVE = "above"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class Standing:
 
     side: Side | None = None
     since: float = -inf
+
+
+NOWHERE: Final = Standing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,13 @@ def standing(before: Standing, line: Line, estimates: Estimates, at: float) -> S
 
     recent = known[0]
     falls = line.below if before.side is None else line.falls
-    if before.side is not Side.BELOW and recent.rate < line.value + recent.error:
-        if any(one.rate + falls * one.error < line.value for one in known):
-            return Standing(Side.BELOW, at)
+    may_fall = before.side is not Side.BELOW and recent.rate < line.value + recent.error
+    if may_fall and any(one.rate + falls * one.error < line.value for one in known):
+        return Standing(Side.BELOW, at)
 
-    if before.side is not Side.ABOVE and recent.rate >= line.value - recent.error:
-        if _rises(before, line, known):
-            return Standing(Side.ABOVE, at)
+    may_rise = before.side is not Side.ABOVE and recent.rate >= line.value - recent.error
+    if may_rise and _rises(before, line, known):
+        return Standing(Side.ABOVE, at)
     return before
 
 

@@ -106,9 +106,7 @@ class SpreadWatch:
             return _ASSUMED_VARIANCE
         rate = self._accepted / self._drafted
         squares = (
-            self._accepted_squared
-            - 2 * rate * self._product
-            + rate * rate * self._drafted_squared
+            self._accepted_squared - 2 * rate * self._product + rate * rate * self._drafted_squared
         )
         known = self._requests**2 * max(squares, 0.0) / self._drafted**2
         assumed = _REQUESTS_ASSUMED * _ASSUMED_VARIANCE

@@ -112,6 +112,7 @@ class EngineState:
         self._window = EngineWindow(self._window_seconds)
         self._hour = EngineWindow(HOUR)
         self.past = PastWatch()
+        self.past.mark(at)
         self.counted = Counted()
         if self.latest is not None and self.held is not None:
             for window in (self._window, self._hour):
@@ -170,7 +171,7 @@ class EngineState:
                 self.steps = self._clock.counted(grown, self._interval)
 
         self.past.grow(self.counted)
-        self.past.mark(at)
+        self.past.mark(at, snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0))
         self._window.add(at, snapshot, after, has_restarted=has_restarted)
         self._hour.add(at, snapshot, after, has_restarted=has_restarted)
 
@@ -201,7 +202,7 @@ class EngineState:
             prefill = grown[Counter.PREFILL_SECONDS] / grown[Counter.PREFILLED]
             queue = grown.get(Counter.QUEUE_SECONDS, 0.0) / grown[Counter.PREFILLED]
 
-        ran = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0
+        ran = self.running
         runs = snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
         return Interval(
             seconds=at - self.seen_at,
@@ -289,6 +290,11 @@ class EngineState:
         return gauges.get(Gauge.WAITING_FOR_CAPACITY, gauges.get(Gauge.REQUESTS_WAITING, 0.0))
 
     @property
+    def running(self) -> float:
+        """Requests that were running at the last poll."""
+        return self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0
+
+    @property
     def window(self) -> Acceptance:
         """Over latency_window.
 
@@ -326,8 +332,8 @@ class EngineState:
 
         # Those that run have got their first token, perhaps before the window began.
         requests = grown.get(Counter.FIRST_TOKENS)
-        if requests is not None and self.latest is not None:
-            requests = max(requests, self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0))
+        if requests is not None:
+            requests = max(requests, self.running)
 
         positions = 0 if self.held is None else len(self.held.accepted_per_position)
         return Acceptance(

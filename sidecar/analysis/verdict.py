@@ -6,13 +6,21 @@ compares beside it has a row in ``limits.py``.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, advise
 from sidecar.analysis.certainty.past import WINDOWS, Estimate
-from sidecar.analysis.certainty.side import Line, Side, Standing, alarming, needed, standing
+from sidecar.analysis.certainty.side import (
+    NOWHERE,
+    Line,
+    Side,
+    Standing,
+    alarming,
+    needed,
+    standing,
+)
 from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
 from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Undecided, Verdict
@@ -25,6 +33,7 @@ _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accept
 IN_FORCE_SECONDS: Final = 60.0  # that judgements stay so while polls fail
 _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE)
 _NO_JUDGEMENT: Final = Judgement()
+_TEMPERATURE: Final = "temperature"
 
 
 class Judge:
@@ -53,11 +62,13 @@ class Judge:
     def judge(self, models: Iterable[ModelEvidence], at: float) -> None:
         """Judges all present models at ``at``, Unix seconds.
 
-        Forgets a model that is not among them.
+        Forgets a model that is not among them, but no temperature of one that is: after a restart
+        of vLLM there is no split for minutes.
         """
+        models = tuple(models)
         before = self._last
         advised = {name: model.advice for name, model in self._judged.items()}
-        self._last = {}
+        self._last = _remembered(before, {model.model_name for model in models})
         self._judged = {
             model.model_name: self._model(model, before, advised.get(model.model_name))
             for model in models
@@ -86,7 +97,7 @@ class Judge:
             return judgement
 
         temperatures = {
-            name: judged("temperature", name, evidence)
+            name: judged(_TEMPERATURE, name, evidence)
             for name, evidence in model.temperatures.items()
         }
         engines = {
@@ -117,6 +128,17 @@ class Judge:
         )
 
 
+def _remembered(
+    before: Mapping[tuple[str, str, str], Judgement], names: Container[str]
+) -> dict[tuple[str, str, str], Judgement]:
+    """Where the rates of the models' temperatures stood."""
+    return {
+        (name, kind, label): Judgement(loses=last.loses, wins=last.wins)
+        for (name, kind, label), last in before.items()
+        if name in names and kind == _TEMPERATURE
+    }
+
+
 def judge(
     evidence: Evidence,
     thresholds: Thresholds,
@@ -141,9 +163,8 @@ def judge(
         if evidence.window.draft_tokens:
             gate = _gate(evidence.window, thresholds, window)
         judgement = Judgement(evidence=evidence, is_known=True, gate=gate)
-        if not _Known(evidence, evidence.hour, thresholds).estimates():
-            return judgement
-        return replace(judgement, loses=before.loses, wins=before.wins)
+        is_known = bool(_Known(evidence, evidence.hour, thresholds).estimates())
+        return replace(judgement, loses=before.loses, wins=before.wins) if is_known else judgement
 
     known = _Known(evidence, judged, thresholds)
     loses = known.standing(before.loses, known.loses)
@@ -203,7 +224,9 @@ class _Known:
         self._least = thresholds.min_requests
 
     def standing(self, before: Standing, line: Line) -> Standing:
-        """Where the rate stands now."""
+        """Where the rate stands now; nowhere if all that is known of it was forgotten."""
+        if not self.estimates():
+            return NOWHERE
         at = self._past.at if self._past is not None else -math.inf
         return standing(before, line, self.estimates, at)
 

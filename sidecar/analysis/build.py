@@ -306,7 +306,7 @@ def _temperature(facts: ModelFacts, label: str, judgement: Judgement) -> Tempera
     return replace(
         report,
         window=window,
-        acceptance_quantiles=_quantiles(acceptances, _SPREAD),
+        acceptance_quantiles=_quantiles(state.recent_steady.ordered(), _SPREAD),
         acceptance_bins=_bins(acceptances),
         ttft_quantiles=_quantiles(state.recent_ttft.ordered(), _TIMES),
         tpot_quantiles=_quantiles(state.recent_tpot.ordered(), _TIMES),

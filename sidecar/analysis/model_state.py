@@ -219,7 +219,7 @@ class ModelState:
             numbers = [request_numbers(request) for request in ended]
             self.temperatures[label].observe(at, numbers, are_recent=True)
             self.temperatures[label].count_endings(ended)
-            acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
+            acceptances = [one.steady for one in numbers if one.steady is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
             self.endings.finished(at, label, ended)

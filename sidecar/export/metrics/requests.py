@@ -126,8 +126,9 @@ METRICS: Final = (
     MODEL.gauge(
         "request_acceptance_p10_ratio",
         (
-            "10th percentile of single requests' acceptance over latency_window, or over the last"
-            " hour's latest min_requests if the window has fewer; absent if the hour has fewer."
+            "10th percentile of the acceptance of single requests with at least 100 draft tokens,"
+            " over latency_window or, if the window has fewer than min_requests, over the last"
+            " hour's latest; absent if the hour has fewer."
         ),
         value=lambda model: model.acceptance_p10,
     ),

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 from benchmarks.calibration.rates import in_parallel, most_events, rate
 from benchmarks.calibration.requests import POLL, WINDOW, Ended, Traffic
+from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.split.tallies import LiveTally
@@ -34,20 +36,25 @@ class _Pod:
         self.judgement = Judgement()
         self._tally = LiveTally(WINDOW)
         self._tally.mark(self.at)
+        self._past = PastWatch()
+        self._past.mark(self.at)
 
     def poll(self, ended: Sequence[Ended]) -> Judgement:
         """The judgement at the next poll."""
         self.at += POLL
-        self._tally.grow(
-            Tally(
-                stopped=len(ended),
-                drafts=sum(one.drafts for one in ended),
-                draft_tokens=sum(one.drafted for one in ended),
-                accepted_tokens=sum(one.accepted for one in ended),
-            )
+        tally = Tally(
+            stopped=len(ended),
+            drafts=sum(one.drafts for one in ended),
+            draft_tokens=sum(one.drafted for one in ended),
+            accepted_tokens=sum(one.accepted for one in ended),
         )
+        self._tally.grow(tally)
         self._tally.mark(self.at)
-        evidence = Evidence(window=self._tally.window, hour=self._tally.hour)
+        self._past.grow(Counted(tally.requests, tally.draft_tokens, tally.accepted_tokens))
+        drafted = [one.drafted for one in ended]
+        self._past.finished(Sums.of(drafted, [one.accepted for one in ended]))
+        self._past.mark(self.at)
+        evidence = Evidence(window=self._tally.window, hour=self._tally.hour, past=self._past.past)
         self.judgement = judge(evidence, _THRESHOLDS, WINDOW, before=self.judgement)
         return self.judgement
 
@@ -55,7 +62,7 @@ class _Pod:
 class Day(NamedTuple):
     """Warnings that begin in a day, changes of the verdict, and the share without a verdict.
 
-    A warning is a rate that is low for ten of the last 25 minutes, and now.
+    A warning is a rate that is low for two of the last 25 minutes, and now.
     """
 
     low: int
@@ -73,7 +80,7 @@ def day(traffic: Traffic, seed: int) -> Day:
     verdicts: list[Verdict] = []
     for ended in polls:
         judged = pod.poll(ended)
-        lows.append(judged.is_low and judged.verdict is Verdict.NET_NEGATIVE)
+        lows.append(bool(judged.is_low) and judged.verdict is Verdict.NET_NEGATIVE)
         verdicts.append(judged.verdict)
 
     warned = _warned(lows)
@@ -92,7 +99,7 @@ def _begun(states: Sequence[bool], first: int) -> int:
 def _warned(lows: Sequence[bool]) -> list[bool]:
     """Whether the alert would hold: as its rule counts, and for 15 minutes beyond."""
     past = int(1500 / POLL)
-    needed = int(660 / POLL)
+    needed = int(120 / POLL) + 1
     keep = int(900 / POLL)
     warned: list[bool] = []
     last = -keep - 1

@@ -76,7 +76,7 @@ def verdict_code(by: str, metric: str = "verdict", *, over_time: bool = False) -
     """The worst verdict of each group, as a number.
 
     6 loses, 5 a pod is missing, 4 low by the rule of thumb and not measured, 3 not measured, 2
-    breaks even, 1 pays, 0 too little data. ``over_time``: the worst within each step, for a band;
+    breaks even, 1 pays, 0 no verdict yet. ``over_time``: the worst within each step, for a band;
     else as of now.
     """
 

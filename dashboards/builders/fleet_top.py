@@ -92,7 +92,7 @@ def _pods() -> stat.Panel:
         "Pods that do not pay",
         "Pods that take longer than without speculation, as measured, of all. A verdict stands for"
         " three minutes after its pod's end. Purple: none loses, but nothing is known now of a pod"
-        " that should be there, or none has enough traffic for a verdict. Amber: some have no"
+        " that should be there, or none has a verdict yet. Amber: some have no"
         " baseline.",
         "The table of pods has their findings. One pod of many: compare its traffic. All: stop"
         " speculating.",

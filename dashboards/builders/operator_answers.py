@@ -37,7 +37,7 @@ _PAYS: Final[Mapping] = {
     4: ("not measured", AMBER),
     5: ("breaks even", "yellow"),
     6: ("YES", "green"),
-    7: ("too little data", "#6e7079"),
+    7: ("no verdict yet", "#6e7079"),
 }
 _ANSWERS: Final[Mapping] = {
     0: ("vLLM or sidecar down", "red"),

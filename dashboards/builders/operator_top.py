@@ -51,7 +51,7 @@ from dashboards.builders.query import (
 from dashboards.builders.tables import ALERT_RUNBOOK, Label, Value, rows
 
 VERDICTS: Final[Mapping] = {
-    0: ("too little data", "#6e7079"),
+    0: ("no verdict yet", "#6e7079"),
     1: ("pays", "green"),
     2: ("breaks even", "yellow"),
     3: ("not measured", AMBER),

@@ -43,7 +43,9 @@ def evidence(facts: ModelFacts, thresholds: Thresholds) -> ModelEvidence:
         model_name=facts.model.name,
         whole=_whole(facts, thresholds),
         temperatures={label: _at_temperature(facts, label) for label in facts.windows},
-        engines={engine.state.key.engine: _on_engine(engine) for engine in facts.speculating},
+        engines={
+            engine.state.key.engine: _on_engine(facts, engine) for engine in facts.speculating
+        },
         limited=limited_values(facts, thresholds),
     )
 
@@ -52,15 +54,19 @@ def _at_temperature(facts: ModelFacts, label: str) -> Evidence:
     return Evidence(
         window=facts.windows[label],
         hour=facts.hours[label],
+        past=facts.model.pasts[label].past,
         speedup=facts.model.speed.temperature(label).in_force,
         speculation=facts.speculation,
     )
 
 
-def _on_engine(engine: EngineFacts) -> Evidence:
+def _on_engine(facts: ModelFacts, engine: EngineFacts) -> Evidence:
+    past = engine.state.past.past
     return Evidence(
         window=engine.state.window,
         hour=engine.state.hour,
+        # its requests are like those of the model's other engines
+        past=None if past is None else replace(past, spread=facts.model.past.spread),
         speedup=engine.speed.in_force if engine.speed is not None else None,
         speculation=engine.speculation,
     )
@@ -75,6 +81,7 @@ def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
     return Evidence(
         window=_at_positions(windows, facts.windows.values()),
         hour=_at_positions(hours, facts.hours.values()),
+        past=facts.model.past.past,
         speedup=facts.speed.in_force if facts.speed is not None else None,
         costs=facts.speed.costs if facts.speed is not None else None,
         costs_by_load=costs_by_load(loads),
@@ -300,7 +307,7 @@ def _temperature(facts: ModelFacts, label: str, judgement: Judgement) -> Tempera
     return replace(
         report,
         window=window,
-        acceptance_quantiles=_quantiles(acceptances, _SPREAD),
+        acceptance_quantiles=_quantiles(state.recent_steady.ordered(), _SPREAD),
         acceptance_bins=_bins(acceptances),
         ttft_quantiles=_quantiles(state.recent_ttft.ordered(), _TIMES),
         tpot_quantiles=_quantiles(state.recent_tpot.ordered(), _TIMES),

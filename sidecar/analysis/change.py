@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.distributions import quantile
-from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.requests.messages import Speculation
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.analysis.certainty.past import Past
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import StepCosts
 from sidecar.engine.merge import sum_by_position
@@ -67,6 +68,8 @@ class Acceptance:
 
 
 NO_DRAFTS: Final = Acceptance()
+LEFT_OUT: Final = {"json": False}
+"""The metadata of a field that no script reads: it is not in the JSON."""
 SYNTHETIC: Final = "synthetic"
 """The ``rejection_sample_method`` that accepts at a set rate, for benchmarks."""
 
@@ -117,7 +120,8 @@ class Evidence:
     """What a judgement is based on: the speculation of a model, a temperature or an engine.
 
     ``window`` is over the sliding window, ``hour`` over the last hour, or as much of it as is
-    known. ``speedup`` is plain time per token / actual; None without a baseline. ``speculation`` is
+    known; ``past`` is what decides whether a rate is certain, None if only the window is known.
+    ``speedup`` is plain time per token / actual; None without a baseline. ``speculation`` is
     how the engine drafts; None if neither the plug-in nor a setting tells. ``is_data_parallel``:
     vLLM has several engines for the model. ``runs_v2``: on model runner V2; None if unknown.
     ``emitted_share`` is the share of the accepted tokens that requests got: vLLM also counts those
@@ -128,6 +132,7 @@ class Evidence:
 
     window: Acceptance = NO_DRAFTS
     hour: Acceptance = NO_DRAFTS
+    past: Past | None = field(default=None, metadata=LEFT_OUT)
     speedup: Speedup | None = None
     costs: StepCosts | None = None
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)

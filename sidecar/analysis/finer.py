@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Final, NamedTuple
 
-from sidecar.analysis.split.strata import Sums, total
+from sidecar.analysis.certainty.sums import Sums, total
 
 _MOST: Final = 5  # parts of a bucket that are told, those with most draft tokens
 _WORTH: Final = 0.5  # of the model's draft tokens, from which on a bucket is looked into

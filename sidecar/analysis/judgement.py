@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sidecar.analysis.advice import Advice, Direction
+from sidecar.analysis.certainty.side import NOWHERE, Standing
 from sidecar.analysis.evidence import Acceptance, Evidence
 
 
@@ -18,6 +19,22 @@ class Verdict(StrEnum):
     BREAK_EVEN = "break_even"
     NET_NEGATIVE = "net_negative"
     INSUFFICIENT_DATA = "insufficient_data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """What keeps an acceptance rate from being certain.
+
+    ``rate`` is over ``seconds``, with its standard ``error``; ``line`` is the threshold that is
+    within reach. ``needed``: at today's traffic, about so many seconds more decide it if the rate
+    stays; None if more than ``past.py`` remembers would.
+    """
+
+    rate: float
+    error: float
+    seconds: float
+    line: float
+    needed: float | None
 
 
 class Basis(StrEnum):
@@ -41,10 +58,14 @@ class Judgement:
 
     ``is_known`` is False if nothing was judged, for example after polls have failed for long.
     ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
-    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb,
-    ``by_speedup`` the measured one, None if no speedup is known. ``held_below`` is the threshold
-    that the value has crossed again, if only the margin keeps the verdict from rising. ``is_low``:
-    the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
+    that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb, once it
+    is certain on which side of the two thresholds the rate is: ``loses`` and ``wins`` are where it
+    stands, and with ``is_kept`` the rate of the judged window alone would have another verdict.
+    ``undecided`` says what keeps it from being certain, where it is to decide. ``by_speedup`` is
+    the measured verdict, None if no speedup is known. ``held_below`` is the threshold that a
+    speedup has crossed again, if only the margin keeps the verdict from rising. ``is_low``: the
+    acceptance rate is certainly below its threshold, or was and is not yet certainly above it;
+    None if neither was ever certain.
     ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
     ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
     was and is not yet clearly back; None between the two.
@@ -56,8 +77,12 @@ class Judgement:
     gate: Gate | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
+    loses: Standing = NOWHERE
+    wins: Standing = NOWHERE
+    undecided: Undecided | None = None
+    is_kept: bool = False
     held_below: float | None = None
-    is_low: bool = False
+    is_low: bool | None = None
     has_collapsed: bool = False
     wanted_tokens: Direction | None = None
 
@@ -65,6 +90,11 @@ class Judgement:
     def leans(self) -> bool:
         """Whether a speedup is known, but its interval reaches across a threshold."""
         return self.by_speedup is Verdict.INSUFFICIENT_DATA
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether there is enough traffic, but no verdict is certain yet."""
+        return self.leans or self.undecided is not None
 
     @property
     def verdict(self) -> Verdict:

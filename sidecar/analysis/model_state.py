@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.sums import Sums, total
 from sidecar.analysis.change import ChangeWatch, Moment, side_of
 from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
@@ -19,7 +21,7 @@ from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import Cut
-from sidecar.analysis.split.strata import Cell, Sums, total
+from sidecar.analysis.split.strata import Cell
 from sidecar.analysis.split.tallies import (
     OWN,
     Label,
@@ -88,6 +90,9 @@ class ModelState:
         # What was drafted at each temperature and in each group.
         self.tallies = {key: LiveTally(window) for key in known}
         self._marked = 0.0  # the last good poll's time
+        # what decides whether a rate is certain: of all requests, and at each temperature
+        self.past = PastWatch()
+        self.pasts: dict[str, PastWatch] = {label: PastWatch() for label in self.temperatures}
 
         # Finished requests of the window by stratum and group, for each way of grouping them.
         compared = [by for by, declared in GROUPED.items() if declared.key_of is not None]
@@ -166,8 +171,13 @@ class ModelState:
         tallies = self._labels.sums(cut)
         for label, tally in tallies.items():
             earlier = taken.tallies.get(label, NO_REQUESTS)
-            if not tally.has_fallen(earlier):
-                self._tally(label).grow(tally - earlier)
+            if tally.has_fallen(earlier):
+                continue
+            growth = tally - earlier
+            self._tally(label).grow(growth)
+            by, name = label
+            if by is Table.TEMPERATURE:
+                self.pasts[name].grow(_counted(growth))
         return TakenCut(cut, tallies)
 
     def _set_totals(self, totals: Mapping[Label, Tally]) -> None:
@@ -186,6 +196,8 @@ class ModelState:
         self._marked = min(at, *begun)
         for tally in self.tallies.values():
             tally.mark(self._marked)
+        for past in self.pasts.values():
+            past.mark(self._marked)
 
     def _tally(self, label: Label) -> LiveTally:
         """A label's, new on first use: its window then begins with the last poll."""
@@ -213,10 +225,13 @@ class ModelState:
             numbers = [request_numbers(request) for request in ended]
             self.temperatures[label].observe(at, numbers, are_recent=True)
             self.temperatures[label].count_endings(ended)
-            acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
+            acceptances = [one.steady for one in numbers if one.steady is not None]
             self._acceptances.add(at, acceptances)
             self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
             self.endings.finished(at, label, ended)
+            sums = _sums(ended)
+            self.past.finished(sums)
+            self.pasts[label].finished(sums)
             self._compare(at, requests.key.engine, label, ended)
             self._add_finer(at, ended)
             self._count(at, ended)
@@ -285,8 +300,15 @@ class ModelState:
             if key is not None:
                 yield by, self._labels.label(by, key)
 
-    def mark(self, at: float) -> None:
-        """Timestamps all totals with ``at``, a good poll's time."""
+    def forget_past(self) -> None:
+        """What was counted of all requests was another server's."""
+        self.past = PastWatch()
+
+    def mark(self, at: float, running: float = 0.0) -> None:
+        """Timestamps all totals with ``at``, a good poll's time.
+
+        So many requests of engines that speculate are ``running``.
+        """
         for state in self.temperatures.values():
             state.drop(at)
 
@@ -300,9 +322,12 @@ class ModelState:
         self.endings.mark(at)
 
         self._marked = at
+        self.past.mark(at, running)
         if self._taken:
             for tally in self.tallies.values():
                 tally.mark(at)
+            for past in self.pasts.values():
+                past.mark(at)
         self.speed.mark(at)
 
     def parts(self, min_requests: int) -> Mapping[str, tuple[Part, ...]]:
@@ -360,10 +385,14 @@ class ModelState:
         return quantile(rates, 0.1)
 
 
+def _counted(growth: Tally) -> Counted:
+    return Counted(growth.requests, growth.draft_tokens, growth.accepted_tokens)
+
+
 def _sums(requests: Sequence[FinishedRequest]) -> Sums:
-    return Sums.of(
-        [one.draft_tokens for one in requests], [one.accepted_tokens for one in requests]
-    )
+    """Of those with drafts."""
+    drafted = [request for request in requests if request.draft_tokens]
+    return Sums.of([one.draft_tokens for one in drafted], [one.accepted_tokens for one in drafted])
 
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:

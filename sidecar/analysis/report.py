@@ -105,7 +105,8 @@ class TemperatureReport:
     tpot: Distribution
     durations: Distribution
     window: Acceptance
-    acceptance_quantiles: Quantiles  # at 0.1, 0.5 and 0.9
+    # at 0.1, 0.5 and 0.9, of requests with at least ``MOST_NOISE`` draft tokens
+    acceptance_quantiles: Quantiles
     # finished requests of the window by acceptance, in ten equal bins from 0 to 1
     acceptance_bins: tuple[int, ...]
     ttft_quantiles: Quantiles  # at 0.5, 0.95 and 0.99
@@ -128,8 +129,8 @@ class ModelReport:
 
     Temperatures (coldest first) and groups are empty while there is no split. ``speed`` is None if
     the model does not speculate or the last poll is not fresh; its ``withheld`` says why there is
-    no speedup. ``acceptance_p10`` is of single requests, over latency_window or over an hour's
-    latest min_requests.
+    no speedup. ``acceptance_p10`` is of single requests with at least ``MOST_NOISE`` draft
+    tokens, over latency_window or over an hour's latest min_requests.
     """
 
     model_name: str

@@ -101,6 +101,10 @@ class State:
             self.failed(at, error)
             return
 
+        if restarts.is_foreign:
+            for model in self._models.values():
+                model.forget_past()
+
         before = self._scrape.last_scrape
         self._scrape = self._scrape.scraped(at, duration, interval, page.malformed)
         self._note_positions(page)
@@ -115,7 +119,10 @@ class State:
 
         self._take_finished(at, lives)
         for model in self._models.values():
-            model.mark(at)
+            present = [one for one in self._engines.of(model.name) if one.seen_at == at]
+            for state in present:
+                model.past.grow(state.counted)
+            model.mark(at, sum(state.running for state in present if state.speculates))
 
         self._judge_models(at, lives)
         self._watch_health(at, interval, lives, has_restarted=restarts.vllm)

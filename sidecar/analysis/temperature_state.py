@@ -16,10 +16,18 @@ TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (2.5, 10.0, 60.0, 300.0)
 
 
+MOST_NOISE: Final = 100
+"""Draft tokens below which a request's acceptance rate is mostly chance: in no quantile."""
+
+
 class RequestNumbers(NamedTuple):
-    """One finished request's numbers; None if it has none, or if a time would be negative."""
+    """One finished request's numbers; None if it has none, or if a time would be negative.
+
+    ``steady`` is the acceptance rate of a request with at least ``MOST_NOISE`` draft tokens.
+    """
 
     acceptance: float | None
+    steady: float | None
     length: float | None
     ttft: float | None
     tpot: float | None
@@ -38,8 +46,10 @@ def request_numbers(request: FinishedRequest) -> RequestNumbers:
     decoded = request.decoded_tokens
     decoding = None if has_failed or decoded < 1 else _between(first, last)
 
+    acceptance = request.accepted_tokens / request.draft_tokens if request.draft_tokens else None
     return RequestNumbers(
-        acceptance=request.accepted_tokens / request.draft_tokens if request.draft_tokens else None,
+        acceptance=acceptance,
+        steady=acceptance if request.draft_tokens >= MOST_NOISE else None,
         length=1 + request.accepted_tokens / request.drafts if request.drafts else None,
         ttft=None if has_failed else _between(arrival, first),
         tpot=None if decoding is None else decoding / decoded,
@@ -65,6 +75,7 @@ class TemperatureState:
         self.durations = Histogram(DURATION_EDGES)
         self.endings: dict[Ending, int] = dict.fromkeys(ENDINGS, 0)
         self.recent_acceptances = Recent(window, acceptance_bin)
+        self.recent_steady = Recent(window, acceptance_bin)
         self.recent_ttft = Recent(window, relative_bin)
         self.recent_tpot = Recent(window, relative_bin)
 
@@ -79,7 +90,12 @@ class TemperatureState:
 
     def drop(self, at: float) -> None:
         """Forgets what has left the window that ends at ``at``."""
-        for recent in (self.recent_acceptances, self.recent_ttft, self.recent_tpot):
+        for recent in (
+            self.recent_acceptances,
+            self.recent_steady,
+            self.recent_ttft,
+            self.recent_tpot,
+        ):
             recent.drop(at)
 
     def count_endings(self, requests: Iterable[FinishedRequest]) -> None:
@@ -103,6 +119,7 @@ class TemperatureState:
             return
 
         self.recent_acceptances.add(at, acceptances)
+        self.recent_steady.add(at, _known(one.steady for one in numbers))
         self.recent_ttft.add(at, ttft)
         self.recent_tpot.add(at, tpot)
 

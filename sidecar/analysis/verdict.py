@@ -6,13 +6,24 @@ compares beside it has a row in ``limits.py``.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, advise
+from sidecar.analysis.certainty.past import WINDOWS, Estimate
+from sidecar.analysis.certainty.side import (
+    NOWHERE,
+    Line,
+    Side,
+    Standing,
+    alarming,
+    needed,
+    standing,
+)
+from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
-from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Verdict
+from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Undecided, Verdict
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
@@ -22,6 +33,7 @@ _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accept
 IN_FORCE_SECONDS: Final = 60.0  # that judgements stay so while polls fail
 _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE)
 _NO_JUDGEMENT: Final = Judgement()
+_TEMPERATURE: Final = "temperature"
 
 
 class Judge:
@@ -50,11 +62,13 @@ class Judge:
     def judge(self, models: Iterable[ModelEvidence], at: float) -> None:
         """Judges all present models at ``at``, Unix seconds.
 
-        Forgets a model that is not among them.
+        Forgets a model that is not among them, but no temperature of one that is: after a restart
+        of vLLM there is no split for minutes.
         """
+        models = tuple(models)
         before = self._last
         advised = {name: model.advice for name, model in self._judged.items()}
-        self._last = {}
+        self._last = _remembered(before, {model.model_name for model in models})
         self._judged = {
             model.model_name: self._model(model, before, advised.get(model.model_name))
             for model in models
@@ -83,7 +97,7 @@ class Judge:
             return judgement
 
         temperatures = {
-            name: judged("temperature", name, evidence)
+            name: judged(_TEMPERATURE, name, evidence)
             for name, evidence in model.temperatures.items()
         }
         engines = {
@@ -114,6 +128,17 @@ class Judge:
         )
 
 
+def _remembered(
+    before: Mapping[tuple[str, str, str], Judgement], names: Container[str]
+) -> dict[tuple[str, str, str], Judgement]:
+    """Where the rates of the models' temperatures stood."""
+    return {
+        (name, kind, label): Judgement(loses=last.loses, wins=last.wins)
+        for (name, kind, label), last in before.items()
+        if name in names and kind == _TEMPERATURE
+    }
+
+
 def judge(
     evidence: Evidence,
     thresholds: Thresholds,
@@ -124,8 +149,10 @@ def judge(
     """The judgement on ``evidence``, following ``before``.
 
     Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
-    has too little traffic, the last hour. A verdict falls as soon as a threshold is crossed, and
-    rises once the value is clearly above it. There is none where the acceptance is synthetic.
+    has too little traffic, the last hour. By acceptance there is a verdict once it is certain on
+    which side of the thresholds the rate is (``certainty``), and it changes once that is certain.
+    One by the speedup falls as soon as a threshold is crossed, and rises once it is clearly above
+    it. There is none where the acceptance is synthetic.
     """
     if evidence.is_synthetic:
         return Judgement(evidence=evidence, is_known=True)
@@ -135,32 +162,101 @@ def judge(
         gate = None
         if evidence.window.draft_tokens:
             gate = _gate(evidence.window, thresholds, window)
-        return Judgement(evidence=evidence, is_known=True, gate=gate)
+        judgement = Judgement(evidence=evidence, is_known=True, gate=gate)
+        is_known = bool(_Known(evidence, evidence.hour, thresholds).estimates())
+        return replace(judgement, loses=before.loses, wins=before.wins) if is_known else judgement
 
+    known = _Known(evidence, judged, thresholds)
+    loses = known.standing(before.loses, known.loses)
+    wins = known.standing(before.wins, known.wins)
     by_acceptance = Verdict.INSUFFICIENT_DATA
+    if evidence.is_ruled:
+        by_acceptance = _by_acceptance(loses, wins)
+
     by_speedup = None
     held_below = None
-    if evidence.is_ruled:
-        lines = Lines(thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
-        by_acceptance, held_below = _steady(before.by_acceptance, judged.rate, 0.0, lines)
-
     speedup = evidence.speedup
     if speedup is not None:
         lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         by_speedup, held_below = _steady(before.by_speedup, speedup.ratio, speedup.error, lines)
 
-    is_below = judged.rate < thresholds.acceptance_net_negative
-    stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
+    is_open = evidence.is_ruled and by_speedup is None and by_acceptance not in _RISING
     return Judgement(
         evidence=evidence,
         is_known=True,
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        is_low=is_below or stays_low,
+        loses=loses,
+        wins=wins,
+        undecided=known.undecided(loses) if is_open else None,
+        is_kept=_is_kept(by_acceptance, judged.rate, thresholds),
+        is_low=None if loses.side is None else loses.side is Side.BELOW,
         held_below=held_below,
         wanted_tokens=_wanted_tokens(judged.rate, before.wanted_tokens, thresholds),
     )
+
+
+def _by_acceptance(loses: Standing, wins: Standing) -> Verdict:
+    if loses.side is Side.BELOW:
+        return Verdict.NET_NEGATIVE
+    if wins.side is Side.ABOVE:
+        return Verdict.NET_POSITIVE
+    if loses.side is Side.ABOVE and wins.side is Side.BELOW:
+        return Verdict.BREAK_EVEN
+    return Verdict.INSUFFICIENT_DATA
+
+
+def _is_kept(verdict: Verdict, rate: float, thresholds: Thresholds) -> bool:
+    """Whether the rate is beyond a threshold by which it had another verdict."""
+    lines = Lines(thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
+    return verdict in _RISING and _at_once(rate, 0.0, lines) is not verdict
+
+
+class _Known:
+    """What is known of an acceptance rate: of the past or, without one, of the judged window."""
+
+    def __init__(self, evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> None:
+        self.loses = alarming(thresholds.acceptance_net_negative)
+        self.wins = Line(thresholds.acceptance_break_even)
+        self._past = evidence.past
+        self._judged = judged
+        self._least = thresholds.min_requests
+
+    def standing(self, before: Standing, line: Line) -> Standing:
+        """Where the rate stands now; nowhere if all that is known of it was forgotten."""
+        if not self.estimates():
+            return NOWHERE
+        at = self._past.at if self._past is not None else -math.inf
+        return standing(before, line, self.estimates, at)
+
+    def estimates(self, since: float = -math.inf) -> Sequence[Estimate]:
+        """What is known since then, the shortest window first."""
+        judged = self._judged
+        if self._past is not None:
+            return tuple(self._past.estimates(self._least, since))
+        if judged.rate is None or not judged.requests:
+            return ()
+        error = Spread().error(judged.requests)
+        return (Estimate(judged.seconds, judged.requests, judged.rate, error),)
+
+    def undecided(self, loses: Standing) -> Undecided | None:
+        """What keeps the verdict from being reached; None if no window has enough requests."""
+        line = self.loses if loses.side is None else self.wins
+        known = self.estimates()
+        if not known:
+            return None
+
+        best = known[-1]
+        more = needed(line, best)
+        is_soon = best.seconds + more <= WINDOWS[-1]
+        return Undecided(
+            rate=best.rate,
+            error=best.error,
+            seconds=best.seconds,
+            line=line.value,
+            needed=more if is_soon else None,
+        )
 
 
 def _wanted_tokens(

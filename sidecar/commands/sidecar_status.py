@@ -130,7 +130,8 @@ def _verdict(model: _Json) -> str:
     recent = judgement["evidence"]["window"]
     window = recent if judgement["by_speedup"] else judgement["judged"] or recent
     over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
-    return f"{judgement['verdict']} by {judgement['basis']}{over}"
+    verdict = "undecided" if judgement["is_undecided"] else judgement["verdict"]
+    return f"{verdict} by {judgement['basis']}{over}"
 
 
 def _checklist(text: _Json, layout: _Layout, shown: str) -> Iterator[str]:

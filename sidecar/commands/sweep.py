@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
 
-from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.evidence import CONFIDENCE, Evidence
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.verdict import judge
 from sidecar.commands.arguments import (
@@ -385,6 +385,12 @@ def _caveats(measured: Measurement, judgement: Judgement | None) -> Iterator[str
         yield _OTHERS_DRAFTED if others_drafted else _NO_DRAFTS
     if judgement is not None and judgement.gate is not None:
         yield f"no verdict from fewer than {judgement.gate.value:g} requests (raise --requests)"
+    if judgement is not None and (undecided := judgement.undecided) is not None:
+        spread = f"{undecided.rate:.2f} ± {CONFIDENCE * undecided.error:.2f}"
+        yield (
+            f"no verdict: an acceptance of {spread} is not certain to be on one side of"
+            f" {undecided.line:g} (raise --requests)"
+        )
     if measured.others:
         yield _OTHERS
 

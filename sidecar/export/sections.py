@@ -22,7 +22,7 @@ from sidecar.wording.change import CHANGE, change_rows, change_sentence, specula
 from sidecar.wording.findings import explanations
 from sidecar.wording.findings.endings import endings_sentence
 from sidecar.wording.findings.explanation import Explanation
-from sidecar.wording.notes import judgement_note, model_notes
+from sidecar.wording.notes import judgement_note, model_notes, verdict_words
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
@@ -330,7 +330,7 @@ def _speculates(model: ModelReport) -> str:
 
 
 def _verdict(judgement: Judgement) -> str:
-    return f'<div class="verdict">{judgement.verdict.replace("_", " ")}</div>'
+    return f'<div class="verdict">{verdict_words(judgement)}</div>'
 
 
 def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:

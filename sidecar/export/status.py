@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from sidecar import __version__
+from sidecar.analysis.evidence import LEFT_OUT
 from sidecar.analysis.findings.finding import Finding, advised
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
@@ -106,5 +107,6 @@ def _names(kind: type) -> tuple[str, ...]:
     code = ["code"] if issubclass(kind, Finding) else []
     properties = [name for name, item in vars(kind).items() if isinstance(item, property)]
     if is_dataclass(kind):
-        return (*code, *(field.name for field in fields(kind)), *properties)
+        shown = (field.name for field in fields(kind) if field.metadata != LEFT_OUT)
+        return (*code, *shown, *properties)
     return (*kind._fields, *properties)  # type: ignore[attr-defined]

@@ -26,7 +26,13 @@ from sidecar.wording.checklist import conclusion
 from sidecar.wording.findings.endings import READ_A_REPLY, unmeasured_sentence, worse_sentence
 from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
-from sidecar.wording.notes import ALMOST_ALL, LIMITATIONS, resting_loads, room_sentence
+from sidecar.wording.notes import (
+    ALMOST_ALL,
+    LIMITATIONS,
+    resting_loads,
+    room_sentence,
+    undecided_sentence,
+)
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
@@ -43,6 +49,9 @@ _WORST_FIRST: Final = tuple(TONES.values())
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 # The acceptance rate knows neither the load nor the cost of drafting.
 _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
+_UNCERTAIN: Final = (
+    "Not measured; by the rule of thumb, it is not certain whether speculation pays."
+)
 _MEASURE: Final = (
     "Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
 )
@@ -264,7 +273,7 @@ def _judged(model: ModelReport, plugin: PluginReport) -> Answer:
 
     if all(_speedup(bucket) is not None for bucket in split):
         return _by_time(split, _at_load(model))
-    return _by_temperature(split, _drafted(model))
+    return _by_temperature(split, _undecided(model), _drafted(model))
 
 
 def _speedup(bucket: TemperatureReport) -> Speedup | None:
@@ -299,11 +308,18 @@ def _with(split: Split, verdict: Verdict) -> Split:
     return [bucket for bucket in split if bucket.judgement.verdict is verdict]
 
 
-def _by_temperature(split: Split, drafted: str) -> Answer:
+def _undecided(model: ModelReport) -> Split:
+    """The temperatures with enough traffic at which no verdict is certain yet."""
+    return [bucket for bucket in model.temperatures if bucket.judgement.undecided is not None]
+
+
+def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
     losing = _with(split, Verdict.NET_NEGATIVE)
     losing = [bucket for bucket in losing if _is_measured([bucket])] or losing
     even = _with(split, Verdict.BREAK_EVEN)
     listed = _listed(split)
+    if undecided:
+        listed = f"{listed} At {_temperatures(undecided)} it is undecided."
 
     if losing:
         # All of one window, whichever each was judged over.
@@ -319,7 +335,8 @@ def _by_temperature(split: Split, drafted: str) -> Answer:
         text = f"{_subject(even)} roughly breaks even at {_temperatures(even)}{drafted}."
         return _said_of(even, text, listed)
 
-    text = f"{_subject(split)} pays at every temperature with enough traffic{drafted}."
+    where = _temperatures(split) if undecided else "every temperature with enough traffic"
+    text = f"{_subject(split)} pays at {where}{drafted}."
     return _said_of(split, text, listed)
 
 
@@ -405,6 +422,9 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     is_ruled = judged.evidence.is_ruled
 
     split = "No temperature has enough traffic for a verdict." if is_ruled else ""
+    open_ = _undecided(model)
+    if open_:
+        split = f"At {_temperatures(open_)} it is undecided."
     if temperatures:
         split = _listed(temperatures)
     elif model.no_split is not None:
@@ -424,6 +444,8 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
                 " known."
             )
             return Answer(text, "mute", why)
+        if said := undecided_sentence(judged):
+            return Answer(_UNCERTAIN, "mute", f"{said} {split}".strip())
         why = f"{why} {window.drafts:,.0f} drafts in the window."
         return Answer("Not enough traffic for a verdict.", "mute", why)
 

@@ -23,6 +23,7 @@ from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
+_SOON: Final = 120.0  # seconds; what is nearer is not told more exactly
 ALMOST_ALL: Final = 0.95
 """Share of the steps with a draft from which on those without one are not worth a word."""
 LIMITATIONS: Final = {
@@ -260,7 +261,31 @@ def judgement_note(
 
     loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
     remedy = _remedy(judgement, whole) if loses else ""
-    return " ".join(filter(None, (_hour(judgement), _held(judgement), remedy)))
+    return " ".join(
+        filter(None, (_hour(judgement), undecided_sentence(judgement), _held(judgement), remedy))
+    )
+
+
+def verdict_words(judgement: Judgement) -> str:
+    """The verdict in a few words."""
+    return "undecided" if judgement.is_undecided else judgement.verdict.replace("_", " ")
+
+
+def undecided_sentence(judgement: Judgement) -> str:
+    """Why there is no verdict by the acceptance rate yet, and about when there will be one."""
+    undecided = judgement.undecided
+    if undecided is None:
+        return ""
+
+    rate = f"{percent(undecided.rate)} ± {percent(CONFIDENCE * undecided.error)}"
+    needed = undecided.needed
+    when = "four hours of this traffic would not tell either"
+    if needed is not None:
+        when = f"it will be in about {duration(max(needed, _SOON))} if it stays as it is"
+    return (
+        f"Undecided: the acceptance rate of the last {duration(undecided.seconds)}, {rate}, is not"
+        f" certain to be on one side of {percent(undecided.line)} yet; {when}."
+    )
 
 
 def _hour(judgement: Judgement) -> str:
@@ -274,18 +299,19 @@ def _hour(judgement: Judgement) -> str:
 
 
 def _held(judgement: Judgement) -> str:
+    stays = f"but the verdict stays {verdict_words(judgement)}"
+    if judgement.basis is Basis.ACCEPTANCE:
+        rate = percent(judgement.acceptance)
+        until = "until another one is certain"
+        return f"The acceptance rate is {rate} now, {stays} {until}." if judgement.is_kept else ""
+
     line = judgement.held_below
     if line is None:
         return ""
-
-    bound = "acceptance rate"
-    if judgement.basis is not Basis.ACCEPTANCE:
-        sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
-        bound = f"speedup {sign} {CONFIDENCE:g} standard errors"
-
+    sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
     return (
-        f"The {bound} is back above {line:g}, but the verdict stays"
-        f" {judgement.verdict.replace('_', ' ')} below {line + MARGIN:g}, so that it does not flap."
+        f"The speedup {sign} {CONFIDENCE:g} standard errors is back above {line:g}, {stays} below"
+        f" {line + MARGIN:g}, so that it does not flap."
     )
 
 

@@ -145,7 +145,7 @@ class Pod:
     def bucket(self, temperature, drafts, acceptance):
         """One temperature's work, with the plug-in.
 
-        It has ``drafts`` per second, and ten requests finished per minute.
+        It has ``drafts`` per second, and as many requests finish per minute as usual.
 
         What the engine drafts is all temperatures together.
         """

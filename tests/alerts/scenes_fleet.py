@@ -6,7 +6,7 @@ from sidecar.requests.messages import Speculation
 from tests.alerts.pods import DAY, Firing, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, NOT_JUDGED, SLOWER
-from tests.alerts.vllm_pages import PROMPT_TOKENS, after, plan, planned
+from tests.alerts.vllm_pages import PROMPT_TOKENS, REQUESTS, after, plan, planned
 
 ACROSS, REGRESSED = "SpecDecodeAcceptanceLowAcrossPods", "SpecDecodeAcceptanceRegressed"
 STOPPED, NET_NEGATIVE = "SpecDecodeStopped", "SpecDecodeNetNegative"
@@ -162,11 +162,11 @@ def stopped():
     yield Scene(
         "tokens but no drafts, where there were drafts before", STOPPED, at=(38, 58, 64)
     ).with_pods(
-        Pod("off").drafting(off, 0.8).generating(10).fires(10 + 10 / 60, since=60),
+        Pod("off").drafting(off, 0.8).generating(10).fires(10 + REQUESTS / 60, since=60),
         Pod("vanished")
         .drafting(after(40, 5, None), 0.8)
         .generating(10)
-        .fires(10 + 10 / 60, since=60),
+        .fires(10 + REQUESTS / 60, since=60),
         Pod("hardly").drafting(after(40, 0.9, 0), 0.8).generating(10),
         Pod("idle").drafting(off, 0.8, requests=0).generating(0.95),
         Pod("less").drafting(after(40, 5, 0.1), 0.8).generating(10),

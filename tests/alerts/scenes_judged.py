@@ -379,10 +379,11 @@ def p10_break_even_and_collapse():
     yield Scene(
         "between the two thresholds for an hour", "SpecDecodeBreakEven", at=(58, 70, 84, 89)
     ).with_pods(
-        Pod("worse").drafting(5, 0.49),
-        Pod("low", minutes=80).drafting(5, 0.51).fires(0.51, until=84),
-        Pod("high").drafting(5, 0.64).fires(0.64),
-        Pod("better").drafting(5, 0.66),
+        Pod("worse").drafting(5, 0.45),
+        Pod("low", minutes=80).drafting(5, 0.55).fires(0.55, until=84),
+        Pod("high").drafting(5, 0.6).fires(0.6),
+        Pod("better").drafting(5, 0.7),
+        Pod("undecided").drafting(5, 0.65),
         Pod("own", acceptance_break_even=0.55).drafting(5, 0.6),
     )
     yield Scene(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.findings.catalog import COUNTS, find
@@ -10,7 +11,6 @@ from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.split.strata import Sums
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.baselines import PlainCache

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.change import side_of
-from sidecar.analysis.split.strata import Sums
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.wording.change import change_rows, change_sentence
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.finer import parts
-from sidecar.analysis.split.strata import Sums
 from sidecar.wording.notes import hints
 from tests.analysis.analysis_tools import Pod
 

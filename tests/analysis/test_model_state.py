@@ -12,11 +12,13 @@ from sidecar.requests.tally import Outcome
 from sidecar.settings import Settings
 from tests.analysis.analysis_tools import PluginEnd, Pod, Server, finished, snap
 
+LONG = {"drafts": 40, "draft_tokens": 120}  # enough for a rate that is no noise
+
 
 def test_each_temperature_is_judged_by_its_own_live_acceptance():
     """A mean over both would show a healthy pod whose hot half loses."""
     pod = Pod()
-    pod.serve((0, 10, 25), (80, 10, 6), polls=10)
+    pod.serve((0, 10, 25), (80, 10, 6), polls=60)
     cold, hot = pod.temperature("0"), pod.temperature("0.7-1")
     assert (cold.judgement.acceptance, hot.judgement.acceptance) == pytest.approx((25 / 30, 6 / 30))
     assert (cold.judgement.verdict, hot.judgement.verdict) == (
@@ -66,7 +68,8 @@ def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_
 
 def test_a_finished_request_has_rates_and_times():
     """Acceptance, length, time to first token, time per output token and duration."""
-    assert request_numbers(finished()) == pytest.approx((20 / 30, 3.0, 0.5, 2.0 / 30, 2.5))
+    request = finished(**LONG, accepted_tokens=80)
+    assert request_numbers(request) == pytest.approx((2 / 3, 2 / 3, 3.0, 0.5, 2.0 / 30, 2.5))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +81,17 @@ def test_a_finished_request_has_rates_and_times():
         ({"outcome": Outcome.ERROR}, {"ttft", "tpot", "duration"}),
         ({"outcome": Outcome.ABORTED}, set()),  # it may have met a stop string
         ({"output_tokens": 1}, {"tpot"}),
-        ({"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}, {"acceptance", "length"}),
+        ({"drafts": 33, "draft_tokens": 99}, {"steady"}),
+        (
+            {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0},
+            {"acceptance", "steady", "length"},
+        ),
     ],
 )
 def test_a_number_that_is_not_known_is_absent_rather_than_0(changes, absent):
     """A 0 would pull down every quantile."""
-    numbers = request_numbers(finished(**changes))._asdict()
+    request = finished(**({**LONG, "accepted_tokens": 80} | changes))
+    numbers = request_numbers(request)._asdict()
     assert {name for name, value in numbers.items() if value is None} == absent
 
 
@@ -93,7 +101,8 @@ def test_distributions_and_quantiles_are_of_finished_requests():
     for accepted in range(31):
         pod.plugin.finish(
             80,
-            accepted_tokens=accepted,
+            **LONG,
+            accepted_tokens=4 * accepted,
             first_token=pod.at - 2.0 - accepted / 10,
             arrival=pod.at - 6,
         )
@@ -136,14 +145,14 @@ def test_quantiles_are_over_the_whole_window_at_any_rate():
     pod = Pod()
     for place in range(30):
         for _ in range(240):
-            pod.plugin.finish(80, accepted_tokens=0 if place < 20 else 30)
+            pod.plugin.finish(80, **LONG, accepted_tokens=0 if place < 20 else 120)
         pod.serve((80, 10, 15), seconds=10)
     assert pod.model().acceptance_p10 == 0
     hot = pod.temperature("0.7-1")
     assert hot.acceptance_quantiles == {0.1: 0, 0.5: 0, 0.9: 1}
     assert (hot.acceptance_bins[0], hot.acceptance_bins[-1]) == (4800, 2400)
     for _ in range(20):
-        pod.plugin.finish(80, accepted_tokens=30)
+        pod.plugin.finish(80, **LONG, accepted_tokens=120)
     pod.serve((80, 10, 15), seconds=205)
     assert pod.model().acceptance_p10 == 1
     assert pod.temperature("0.7-1").acceptance_bins == (*[0] * 9, 2420)
@@ -153,15 +162,32 @@ def test_the_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
     """As many of them as ``min_requests``; fewer are no percentile."""
     pod = Pod()
     for _ in range(4):
-        pod.plugin.finish(accepted_tokens=3)
+        pod.plugin.finish(**LONG, accepted_tokens=12)
         pod.serve((0, 10, 15), seconds=600)
     assert pod.model().acceptance_p10 is None
-    pod.plugin.finish(accepted_tokens=3)
+    pod.plugin.finish(**LONG, accepted_tokens=12)
     pod.serve((0, 10, 15))
     assert pod.model().acceptance_p10 == pytest.approx(0.1)
     pod.state.apply(Settings(thresholds={"min_requests": 6}))
     pod.poll(pod.plugin.counted())
     assert pod.model().acceptance_p10 is None
+
+
+def test_requests_of_a_few_draft_tokens_are_in_no_quantile():
+    """Of 30 draft tokens that are accepted with 0.6 each, one request in ten has fewer than 15."""
+    pod = Pod(thresholds={"min_requests": 1})
+    for accepted in (9, 12, 15):
+        pod.plugin.finish(accepted_tokens=accepted)
+    pod.plugin.finish(drafts=33, draft_tokens=99, accepted_tokens=0)
+    pod.serve((0, 10, 15))
+
+    assert pod.model().acceptance_p10 is None
+    assert pod.temperature("0").acceptance_quantiles == {0.1: None, 0.5: None, 0.9: None}
+    assert sum(pod.temperature("0").acceptance_bins) == pod.temperature("0").acceptances.count == 4
+
+    pod.plugin.finish(drafts=34, draft_tokens=100, accepted_tokens=60)
+    pod.serve((0, 10, 15))
+    assert pod.model().acceptance_p10 == pod.temperature("0").acceptance_quantiles[0.1] == 0.6
 
 
 def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
@@ -197,10 +223,10 @@ def test_requests_that_finish_while_polls_fail_are_counted():
 def test_a_clock_set_back_empties_the_windows_of_finished_requests():
     """What is in them would otherwise stay for an hour longer."""
     pod = Pod(thresholds={"min_requests": 1})
-    pod.plugin.finish(accepted_tokens=3)
+    pod.plugin.finish(**LONG, accepted_tokens=12)
     pod.serve((0, 10, 15))
     pod.at -= 3600
-    pod.plugin.finish(accepted_tokens=30)
+    pod.plugin.finish(**LONG, accepted_tokens=120)
     pod.serve((0, 10, 15))
     pod.serve((0, 10, 15), seconds=3599)
     assert pod.temperature("0").acceptance_quantiles[0.1] is None

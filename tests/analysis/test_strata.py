@@ -5,7 +5,8 @@ from statistics import stdev
 
 import pytest
 
-from sidecar.analysis.split.strata import Sums, differences, total
+from sidecar.analysis.certainty.sums import Sums, total
+from sidecar.analysis.split.strata import differences
 
 COLD, HOT = "0", "1+"
 

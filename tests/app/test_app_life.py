@@ -157,7 +157,7 @@ async def test_new_thresholds_change_the_verdict_and_the_page(vllm, sidecar):
     lax = {f"thresholds__{name}": str(value) for name, value in LAX.items()}
     async with sidecar(vllm.url, reloader=reloader, **lax) as page:
         await page.until(lambda samples: samples.up)
-        await work(vllm, 60)
+        await work(vllm, 240)
         await page.until(verdict, ({"net_positive"}, 0))
         reloaders[0].request()
         await page.until(verdict, ({"net_negative"}, 0.98))

@@ -140,7 +140,7 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
             [
                 ("bad", "low, not measured"),
                 ("good", "pays"),
-                ("new", "too little data"),
+                ("new", "no verdict yet"),
                 ("plain", "no speculation"),
             ],
         ),

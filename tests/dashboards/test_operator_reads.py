@@ -134,7 +134,7 @@ def read(tmp_path_factory):
         ("mixed", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
         ("mixed-measured", PAYS, [("1 of 1 pods", "not everywhere", "orange")]),
         ("half-measured", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
-        ("idle", PAYS, [("1 of 1 pods", "too little data", "#6e7079")]),
+        ("idle", PAYS, [("1 of 1 pods", "no verdict yet", "#6e7079")]),
         ("idle", ACCEPTANCE, "too few drafts"),
     ],
 )

@@ -8,7 +8,7 @@ from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Refe
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.endings import EmptyReplies, Looping
 from sidecar.analysis.findings.not_speculating import NotSpeculating
-from sidecar.analysis.judgement import Verdict
+from sidecar.analysis.judgement import Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
@@ -210,6 +210,35 @@ def test_without_a_split_it_answers_for_all_requests(verdict, expected):
     assert text_and_tone(whole) == expected
     reason = "The acceptance rate over all requests is 50%. No plug-in has connected yet,"
     assert why(whole, plugin=NEVER_CONNECTED).startswith(reason)
+
+
+def test_where_no_verdict_is_certain_yet_it_says_what_would_decide_it():
+    """There is traffic enough, so that would be no reason."""
+    undecided = Undecided(rate=0.48, error=0.02, seconds=1800.0, line=0.5, needed=None)
+    judged = judgement(NONE, 0.47, judged=window(0.47), undecided=undecided)
+    whole = model(judgement=judged)
+    certain = "it is not certain whether speculation pays."
+
+    assert text_and_tone(whole) == (f"Not measured; by the rule of thumb, {certain}", "mute")
+    assert why(whole, plugin=NEVER_CONNECTED).startswith(
+        "Undecided: the acceptance rate of the last 30 min, 48% ± 4%,"
+    )
+
+    hot = replace(temperature("1+", NONE, 0.5), judgement=judged)
+    assert why(model(hot, judgement=judged)).endswith("At temperature 1+ it is undecided.")
+
+
+def test_temperatures_that_are_undecided_are_told_beside_those_that_pay():
+    """To say that it pays at every temperature with enough traffic would be wrong."""
+    undecided = Undecided(rate=0.62, error=0.02, seconds=1800.0, line=0.65, needed=None)
+    judged = judgement(NONE, 0.62, judged=window(0.62), undecided=undecided)
+    hot = replace(temperature("1+", NONE, 0.62), judgement=judged)
+    split = model(temperature("0", GOOD, 0.8), hot)
+
+    assert text_and_tone(split) == (f"{RULED} pays at temperature 0.", "even")
+    assert why(split) == (
+        "Acceptance rate by temperature: 80% at T 0. At temperature 1+ it is undecided."
+    )
 
 
 def test_the_rate_beside_a_verdict_is_of_the_window_that_was_judged():

@@ -8,7 +8,7 @@ from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.findings.load import Load
-from sidecar.analysis.judgement import Gate, Verdict
+from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.notes import (
@@ -54,42 +54,53 @@ def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate,
 
 
 @pytest.mark.parametrize(
-    ("verdict", "by_speedup", "threshold", "sentence"),
+    ("verdict", "threshold", "sentence"),
     [
         (
             NEGATIVE,
-            False,
-            0.5,
-            "acceptance rate is back above 0.5, but the verdict stays net negative below 0.52,",
-        ),
-        (
-            EVEN,
-            False,
-            0.65,
-            "acceptance rate is back above 0.65, but the verdict stays break even below 0.67,",
-        ),
-        (
-            NEGATIVE,
-            True,
             0.97,
             f"speedup plus {BACK_ABOVE} 0.97, but the verdict stays net negative below 0.99,",
         ),
         (
             EVEN,
-            True,
             1.05,
             f"speedup minus {BACK_ABOVE} 1.05, but the verdict stays break even below 1.07,",
         ),
     ],
 )
-def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(
-    verdict, by_speedup, threshold, sentence
-):
-    """Otherwise the page would show a rate above the threshold and a verdict below it."""
+def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(verdict, threshold, sentence):
+    """Otherwise the page would show a speedup above the threshold and a verdict below it."""
     remedy = f" {SPECULATE_FEWER}" if verdict is NEGATIVE else ""
-    held = judgement(verdict, 0.6, by_speedup=by_speedup, held_below=threshold)
+    held = judgement(verdict, 0.6, by_speedup=True, held_below=threshold)
     note = judgement_note(held, judgement(NEGATIVE, 0.45))
     assert note == f"The {sentence} so that it does not flap.{remedy}"
+
+
+def test_a_rate_beyond_a_threshold_beside_an_older_verdict_says_what_that_awaits():
+    """Otherwise the page would show a rate above the threshold and a verdict below it."""
+    kept = judgement(EVEN, 0.67, is_kept=True)
+    says = "The acceptance rate is 67% now, but the verdict stays break even until another one is"
+    assert judgement_note(kept, judgement(NEGATIVE, 0.45)) == f"{says} certain."
+
+    measured = judgement(EVEN, 0.67, is_kept=True, by_speedup=True)
+    assert judgement_note(measured, judgement(NEGATIVE, 0.45)) == ""
+
+
+@pytest.mark.parametrize(
+    ("needed", "when"),
+    [
+        (5400.0, "it will be in about 90 min if it stays as it is"),
+        (3.0, "it will be in about 2 min if it stays as it is"),
+        (None, "four hours of this traffic would not tell either"),
+    ],
+)
+def test_an_undecided_verdict_says_what_would_decide_it_and_when(needed, when):
+    """There is traffic, so a verdict without data would be no answer."""
+    undecided = Undecided(rate=0.48, error=0.02, seconds=1800.0, line=0.5, needed=needed)
+    note = judgement_note(judgement(NONE, 0.47, judged=window(0.47), undecided=undecided))
+
+    rate = "the acceptance rate of the last 30 min, 48% ± 4%, is not certain to be on one side"
+    assert note == f"Undecided: {rate} of 50% yet; {when}."
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,18 @@ class Pod:
 
 def _window(pod, rate, share):
     if not pod.positions:
-        return window(rate, share=share, tokens=pod.tokens)
+        return _of_many(window(rate, share=share, tokens=pod.tokens))
     accepted = tuple(1000 * rate for rate in pod.positions)
     tokens = len(pod.positions)
     return replace(
-        window(sum(pod.positions) / tokens, share=share, tokens=tokens),
+        _of_many(window(sum(pod.positions) / tokens, share=share, tokens=tokens)),
         accepted_per_position=accepted,
     )
+
+
+def _of_many(acceptance):
+    """So that the verdict is certain."""
+    return replace(acceptance, requests=1000.0)
 
 
 def judged_model(pod):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
+from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.distributions import WINDOW_EDGES, Histogram
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_window import EngineWindow
@@ -87,8 +88,9 @@ class EngineState:
         self._sampled_context: float | None = None
         self._sampled_at = -math.inf
 
-        # growth of vLLM's counters between the last two polls
+        # growth of vLLM's counters between the last two polls; ``counted`` is that of its drafts
         self.grown: Mapping[Counter, float] | None = None
+        self.counted = Counted()
         # between the last two polls; None if the page does not show them
         self.steps: Steps | None = None
         self.seen_at = 0.0
@@ -102,12 +104,16 @@ class EngineState:
         self._histograms = HistogramWindow(self._window_seconds)
         self._window = EngineWindow(self._window_seconds)
         self._hour = EngineWindow(HOUR)
+        self.past = PastWatch()
         self.held: EngineSnapshot | None = None  # the last snapshot, with counters that never fell
 
     def judge_from(self, at: float) -> None:
         """Acceptance before ``at``, the last poll's time, is in no window."""
         self._window = EngineWindow(self._window_seconds)
         self._hour = EngineWindow(HOUR)
+        self.past = PastWatch()
+        self.past.mark(at)
+        self.counted = Counted()
         if self.latest is not None and self.held is not None:
             for window in (self._window, self._hour):
                 window.add(at, self.latest, self.held, has_restarted=False)
@@ -148,6 +154,7 @@ class EngineState:
             self.polled_load = PolledLoadWindow()  # it may have speculated until then
 
         self.grown = None
+        self.counted = Counted()
         self.steps = None
         if before is not None and self.seen_at < at:
             grown = counter_growth(before.counters, after.counters, has_restarted=has_restarted)
@@ -158,10 +165,13 @@ class EngineState:
             # Between two polls, intervals that come late say nothing of how many there were.
             self._check.add(after.counters if is_late else grown)
             self._observe_acceptance(grown)
+            self.counted = self._counted(grown)
             self._interval = self._since_last(at, snapshot)
             if not is_sum and self._check.trusts_page:
                 self.steps = self._clock.counted(grown, self._interval)
 
+        self.past.grow(self.counted)
+        self.past.mark(at, snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0))
         self._window.add(at, snapshot, after, has_restarted=has_restarted)
         self._hour.add(at, snapshot, after, has_restarted=has_restarted)
 
@@ -192,7 +202,7 @@ class EngineState:
             prefill = grown[Counter.PREFILL_SECONDS] / grown[Counter.PREFILLED]
             queue = grown.get(Counter.QUEUE_SECONDS, 0.0) / grown[Counter.PREFILLED]
 
-        ran = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0
+        ran = self.running
         runs = snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
         return Interval(
             seconds=at - self.seen_at,
@@ -280,6 +290,11 @@ class EngineState:
         return gauges.get(Gauge.WAITING_FOR_CAPACITY, gauges.get(Gauge.REQUESTS_WAITING, 0.0))
 
     @property
+    def running(self) -> float:
+        """Requests that were running at the last poll."""
+        return self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0
+
+    @property
     def window(self) -> Acceptance:
         """Over latency_window.
 
@@ -317,8 +332,8 @@ class EngineState:
 
         # Those that run have got their first token, perhaps before the window began.
         requests = grown.get(Counter.FIRST_TOKENS)
-        if requests is not None and self.latest is not None:
-            requests = max(requests, self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0))
+        if requests is not None:
+            requests = max(requests, self.running)
 
         positions = 0 if self.held is None else len(self.held.accepted_per_position)
         return Acceptance(
@@ -328,6 +343,16 @@ class EngineState:
             draft_tokens=grown[Counter.DRAFT_TOKENS],
             accepted_tokens=grown[Counter.ACCEPTED_TOKENS],
             accepted_per_position=window.accepted_per_position(positions),
+        )
+
+    def _counted(self, grown: Mapping[Counter, float]) -> Counted:
+        """Nothing where the page does not tell, or contradicts itself."""
+        if not grown.keys() >= set(SPECULATION) or self._contradicts_itself:
+            return Counted()
+        return Counted(
+            grown.get(Counter.FIRST_TOKENS, 0.0),
+            grown[Counter.DRAFT_TOKENS],
+            grown[Counter.ACCEPTED_TOKENS],
         )
 
     def _observe_acceptance(self, grown: Mapping[Counter, float]) -> None:

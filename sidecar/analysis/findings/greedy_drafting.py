@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar, Final
 
+from sidecar.analysis.certainty.sums import Sums, total
 from sidecar.analysis.evidence import Acceptance, sum_windows
 from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.findings.long_requests import LONG_REQUESTS
@@ -16,7 +17,7 @@ from sidecar.analysis.findings.rates import break_even_acceptance, is_below
 from sidecar.analysis.findings.rule import FindingRule, Place
 from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import TemperatureReport
-from sidecar.analysis.split.strata import Difference, Sums, total
+from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GREEDY
 from sidecar.engine.methods import can_sample_drafts
 from sidecar.requests.messages import Speculation

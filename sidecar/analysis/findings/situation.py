@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.request_count import RequestCount
-from sidecar.analysis.split.strata import Cell, Sums
+from sidecar.analysis.split.strata import Cell
 from sidecar.settings.groups import Thresholds
 
 

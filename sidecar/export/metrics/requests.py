@@ -21,11 +21,11 @@ def _if_judged(read: Callable[[Judgement], Value]) -> Callable[[_Judged], Value]
 
 
 def _verdicts(node: _Judged) -> ByLabel | None:
-    """Below the gates only that the data are insufficient; what they would say is not known."""
+    """Until it is certain only that the data are insufficient; a 0 there would end alerts."""
     judgement = node.judgement
     if not judgement.is_known:
         return None
-    if judgement.judged is None:
+    if judgement.judged is None or judgement.undecided is not None:
         return {judgement.verdict: True}
     return {verdict: verdict is judgement.verdict for verdict in Verdict}
 
@@ -126,8 +126,9 @@ METRICS: Final = (
     MODEL.gauge(
         "request_acceptance_p10_ratio",
         (
-            "10th percentile of single requests' acceptance over latency_window, or over the last"
-            " hour's latest min_requests if the window has fewer; absent if the hour has fewer."
+            "10th percentile of the acceptance of single requests with at least 100 draft tokens,"
+            " over latency_window or, if the window has fewer than min_requests, over the last"
+            " hour's latest; absent if the hour has fewer."
         ),
         value=lambda model: model.acceptance_p10,
     ),
@@ -165,17 +166,16 @@ METRICS: Final = (
     TEMPERATURE.gauge(
         "acceptance_low",
         (
-            "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by"
-            " that rate keeps it at 1 until the rate is 0.02 above the threshold. Absent where"
-            " the rate is."
+            "1 once it is certain that the acceptance rate is below acceptance_net_negative, 0 once"
+            " it is certain that it is not. Absent before, and where specdec_acceptance_ratio is."
         ),
         value=_IS_LOW,
     ),
     TEMPERATURE.gauge(
         "verdict",
         (
-            "1 for the current verdict, 0 for the others, which are absent where the rate is (the"
-            " verdict is then insufficient_data)."
+            "1 for the current verdict, 0 for the others. Where the acceptance rate is absent or"
+            " not certain yet, there is only insufficient_data."
         ),
         ["verdict"],
         value=_verdicts,

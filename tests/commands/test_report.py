@@ -391,7 +391,7 @@ async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported
 
 
 async def test_while_vllm_is_down_there_is_no_verdict(served):
-    losing = model(temperature("0"), judgement=judgement(LOSES))
+    losing = model(temperature("0"), judgement=LOSES)
     tree = report(losing, scrape=down(BadStatus(500)))
 
     async def handler(_request):

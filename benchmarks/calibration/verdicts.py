@@ -62,7 +62,7 @@ class _Pod:
 class Day(NamedTuple):
     """Warnings that begin in a day, changes of the verdict, and the share without a verdict.
 
-    A warning is a rate that is low for two of the last 25 minutes, and now.
+    A warning is a rate that is low for ten of the last 25 minutes, and now.
     """
 
     low: int
@@ -99,7 +99,7 @@ def _begun(states: Sequence[bool], first: int) -> int:
 def _warned(lows: Sequence[bool]) -> list[bool]:
     """Whether the alert would hold: as its rule counts, and for 15 minutes beyond."""
     past = int(1500 / POLL)
-    needed = int(120 / POLL) + 1
+    needed = int(660 / POLL)
     keep = int(900 / POLL)
     warned: list[bool] = []
     last = -keep - 1

@@ -151,6 +151,7 @@ class Pod:
         """
         split = self.vllm.temperatures[temperature] = Engine()
         split.drafts, split.acceptance = planned(drafts), planned(acceptance)
+        split.requests = planned(REQUESTS)
         requests = REQUESTS * len(self.vllm.temperatures)
         return self.drafting(
             self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=requests

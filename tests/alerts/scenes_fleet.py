@@ -49,10 +49,10 @@ def across_pods():
         ],
         reads=(LOW, COLLAPSED, SLOWER),
     ).with_pods(
-        *replaced("bad", 0.48),
-        *replaced("good", 0.52, namespace="good"),
+        *replaced("bad", 0.3),
+        *replaced("good", 0.6, namespace="good"),
         *replaced("slow", 0.3, namespace="slow", requests=2),
-        *replaced("margin", after(3, 0.48, 0.515), namespace="margin"),
+        *replaced("margin", after(4, 0.3, 0.515), namespace="margin"),
         *[pod.timed(1.3) for pod in replaced("pays", 0.3, namespace="pays")],
         *[pod.untimed(1.3) for pod in replaced("faster", 0.3, namespace="plain")],
         Pod("plain", namespace="plain").generating(50),
@@ -68,7 +68,7 @@ def across_pods():
         *replaced("unmeasured", 0.3, namespace="both"),
         *[pod.timed(0.8) for pod in replaced("measured", 0.7, namespace="both")],
         # One that hovers is not replaced, and has a page of its own.
-        Pod("hovers", namespace="hovers").drafting(5, plan(*[(6, 0.46), (3, 0.6)] * 15)),
+        Pod("hovers", namespace="hovers").drafting(5, plan(*[(6, 0.36), (3, 0.5)] * 15)),
     )
     yield Scene(
         "pods that begin low where their model was not, and are replaced before they can fire",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import DAY, POD, Pod
 from tests.alerts.scene import Scene, scenes
-from tests.alerts.vllm_pages import after, plan
+from tests.alerts.vllm_pages import after, plan, planned
 
 LOW, AT = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature"
 COLLAPSED = "SpecDecodeAcceptanceCollapsed"
@@ -53,23 +53,28 @@ def acceptance_low():
     yield Scene(
         "each pod by its own threshold, after 10 minutes and 15 longer than its condition",
         LOW,
-        at=(9, 12, 34, 42, 60),
+        at=(11, 18, 34, 48, 60),
     ).with_pods(
-        Pod("low").drafting(5, 0.49).fires(0.49, **always),
-        Pod("recovers").drafting(5, after(30, 0.4, 1.0)).fires(0.4, until=42, **always),
-        Pod("above").drafting(5, 0.51),
-        Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
-        Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55).fires(0.55, **always),
+        Pod("low").drafting(5, 0.4).fires(0.4, **always),
+        Pod("recovers")
+        .drafting(5, after(30, 0.4, 1.0))
+        .fires(0.4, until=18, **always)
+        .fires(0.88, since=34, until=34, **always)
+        .fires(1, since=48, until=48, **always),
+        Pod("above").drafting(5, 0.6),
+        Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.5),
+        Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.5).fires(0.5, **always),
+        Pod("undecided").drafting(5, 0.5),
     )
     yield Scene(
-        "a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 44))
+        "a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 60))
     ).with_pods(
-        Pod("low").drafting(5, 0.49).restarting(30).fires(0.49, **always),
-        Pod("both").drafting(5, 0.49).away(30, 32).fires(0.49, **always),
+        Pod("low").drafting(5, 0.4).restarting(30).fires(0.4, **always),
+        Pod("both").drafting(5, 0.4).away(30, 32).fires(0.4, **always),
         Pod("fine").drafting(5, 0.8).restarting(30),
     )
 
-    def failing(instance, fails, since=12):
+    def failing(instance, fails, since=15):
         return (
             Pod(instance, poll=15)
             .drafting(5, 0.3, requests=12)
@@ -80,7 +85,7 @@ def acceptance_low():
     yield Scene(
         "failed polls do not start the ten minutes anew, unless there are too many",
         LOW,
-        at=(11, 12, 20, 29),
+        at=(11, 15, 20, 29),
         needs_prometheus=True,
     ).with_pods(  # over three minutes; the push holds a verdict for one
         failing("steady", lambda _: False),
@@ -111,15 +116,15 @@ def acceptance_dropped():
         Pod("returns")
         .drafting(5, plan((30, 0.8), (20, 0.4), (0, 0.8)))
         .fires(0.4, since=50, until=50, **page)
-        .fires(0.48, since=62, until=62, **page),
+        .fires(0.64, since=62, until=62, **page),
         Pod("both")  # more than it varies, which neither temperature's part of it is alone
         .bucket("0", 4, after(30, 0.56, 0.44))
         .bucket("1+", 4, after(30, 0.56, 0.44))
         .fires(0.44, since=50, **page),
         Pod("less")  # no more than it varies
-        .bucket("0", 4, after(30, 0.53, 0.47))
-        .bucket("1+", 4, after(30, 0.53, 0.47))
-        .fires(0.47, since=50, **always),
+        .bucket("0", 4, after(30, 0.52, 0.45))
+        .bucket("1+", 4, after(30, 0.52, 0.45))
+        .fires(0.45, since=50, **always),
         one,  # the pod as a whole gains: no page
         mix("mix"),
         mix("restarts").restarting(40),
@@ -138,13 +143,13 @@ def acceptance_dropped():
         .fires(0.4, since=50, **page),
     )
 
-    swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.6), (0, 0.4))).speculating(DFLASH)
+    swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.7), (0, 0.55))).speculating(DFLASH)
     yield Scene(
         "low over the hour, by a method whose rate says nothing of its time",
         LOW,
         at=(9, 60),
         needs_prometheus=True,
-    ).with_pods(swings.fires(0.3627, since=60, severity="info"))
+    ).with_pods(swings.fires(0.4133, since=60, severity="info"))
 
     first_low, then_drops = after(30, 8, 1.2), after(36, 0.6, 0.2)
     later = Pod("later").bucket("0", first_low, 0.88).bucket("1+", after(30, 1.2, 7.2), 0.38)
@@ -254,11 +259,11 @@ def by_time():
         better = Pod("better").drafting(5, after(20, 0.39, 0.9)).timed(1.3)
         return [
             Pod("pays").drafting(5, 0.39).timed(1.3).fires(0.39, **information),
-            Pod("even").drafting(5, 0.49).timed(1.0).fires(0.49, **information),
+            Pod("even").drafting(5, 0.4).timed(1.0).fires(0.4, **information),
             Pod("loses").drafting(5, 0.39).timed(0.9)
             .fires(0.39, **information).fires(0.9, alert=SLOWER),
             Pod("thumb").drafting(5, 0.39).fires(0.39, **warns),
-            Pod("over").drafting(5, 0.51).timed(1.0),
+            Pod("over").drafting(5, 0.6).timed(1.0),
             Pod("slow").drafting(5, 0.7).timed(0.9).fires(0.9, alert=SLOWER),
             Pod("strict", speedup_net_negative=1.1, speedup_net_positive=1.2)
             .drafting(5, 0.7).timed(1.05).fires(1.05, alert=SLOWER),
@@ -271,13 +276,13 @@ def by_time():
             Pod("adaptive-idle").drafting(0.05, 0.2).speculating(ADAPTIVE),
             Pod("adaptive-slow").drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE)
             .fires(0.9, alert=SLOWER),
-            better.fires(0.39, until=13, **information)
-            .fires(0.492, since=25, until=25, **information),
+            better.fires(0.39, until=18, **information)
+            .fires(0.9, since=25, until=25, **information),
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3))
             .fires(0.9, alert=SLOWER, until=30),
         ]  # fmt: skip
 
-    yield Scene("a low acceptance warns unless a time is known", LOW, at=(9, 13, 25, 30)).with_pods(
+    yield Scene("a low acceptance warns unless a time is known", LOW, at=(9, 18, 25, 40)).with_pods(
         *pods()
     )
     slower = Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 30, 45))
@@ -315,17 +320,17 @@ def by_time():
 
 @scenes
 def at_temperature():
-    yield Scene("each temperature by its pod's own threshold", AT, at=(10, 20)).with_pods(
+    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 20)).with_pods(
         Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
-        Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
+        Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.6),
         Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
         Pod("near")
         .bucket("0", 6, 0.8)
-        .bucket("1+", 4, after(15, 0.48, 0.51))
+        .bucket("1+", 4, after(15, 0.4, 0.51))
         .fires(0.51, temperature="1+"),
     )
     # Without an id, the temperatures are unknown for three minutes.
-    yield Scene("a restart of vLLM does not begin it anew", AT, at=(10, 20)).with_pods(
+    yield Scene("a restart of vLLM does not begin it anew", AT, at=(2, 13, 20)).with_pods(
         Pod("restarts")
         .bucket("0", 6, 0.8)
         .bucket("1+", 4, 0.38)
@@ -343,18 +348,21 @@ def slower_at_temperature():
 
     def paced(instance, speedup, acceptance=0.4):
         pod = Pod(instance).bucket("0", 5, 0.8).bucket("1+", 5, acceptance).timed(1.0)
+        pod.vllm.engine().requests = planned(20)
+        for part in pod.vllm.temperatures.values():
+            part.requests = planned(10)
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
     slow = paced("slow", after(20, 0.8, 1.2)).fires(0.78, until=19, temperature="1+")
     yield Scene(
         "the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)
     ).with_pods(
-        slow.fires(0.86, since=25, until=25, temperature="1+"),
+        slow.fires(0.864, since=25, until=25, temperature="1+"),
         paced("fast", 1.2),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")
     yield Scene(
-        "where time says that a temperature loses, its rate must be low as well", AT, at=(9, 30)
+        "where time says that a temperature loses, its rate must be low as well", AT, at=(2, 30)
     ).with_pods(
         low,
         paced("high", 0.8, acceptance=0.53),
@@ -404,7 +412,7 @@ def p10_break_even_and_collapse():
 @scenes
 def mixed():
     def engines(instance, lower, drafts=5):
-        return Pod(instance).drafting(5, 0.9).drafting(drafts, lower, engine="1")
+        return Pod(instance).drafting(5, 0.98).drafting(drafts, lower, engine="1")
 
     def timed(instance, *speedups, acceptance=0.45):
         pod = Pod(instance)
@@ -415,7 +423,7 @@ def mixed():
     engine = {"sign": "engines", "engine": "1"}
     apart = (
         Pod("apart", minutes=40)
-        .bucket("0", 6, 0.66)
+        .bucket("0", 6, 0.75)
         .bucket("0-0.3", 4, 0.8)
         .bucket("0.7-1", 4, 0.3)
     )
@@ -424,13 +432,13 @@ def mixed():
         MIXED,
         at=(14, 30, 50, 58),
     ).with_pods(
-        apart.bucket("1+", 4, 0.49).fires(2, until=30, sign="temperatures"),
-        Pod("good").bucket("0", 6, 0.66).bucket("1+", 4, 0.51),
-        Pod("bad").bucket("0", 6, 0.64).bucket("1+", 4, 0.49),
-        engines("engine", 0.49).fires(**engine),
-        engines("near", 0.51),
-        engines("slow", 0.49, drafts=1.05).fires(**engine),
-        engines("small", 0.49, drafts=0.95).fires(**engine),
+        apart.bucket("1+", 4, 0.4).fires(2, until=30, sign="temperatures"),
+        Pod("good").bucket("0", 6, 0.75).bucket("1+", 4, 0.6),
+        Pod("bad").bucket("0", 6, 0.6).bucket("1+", 4, 0.4),
+        engines("engine", 0.4).fires(**engine),
+        engines("near", 0.6),
+        engines("slow", 0.4, drafts=1.05).fires(**engine),
+        engines("small", 0.4, drafts=0.95).fires(**engine),
         engines("idle", 0.12, drafts=0.05),
         timed("pays", 1.3, 1.3),
         timed("slower", 1.3, 0.9, acceptance=0.7).fires(**engine),

@@ -22,7 +22,7 @@ EPOCH = 1_700_000_000  # Unix seconds of minute 0
 STEPS = "iteration_tokens_total"  # a histogram despite its name
 AT_ONCE = 4  # requests in a step
 REQUESTS = 60  # a minute, where a scene wants no other number: a verdict is soon certain
-TOLD = 10  # a minute, of each of which the plug-in tells at most: they have 33 drafts
+TOLD = 10  # a minute without drafts, and of each of which the plug-in tells: it has 33 drafts
 PLAIN_STEP = 0.02  # seconds, of the baseline
 # Of a request, all found in the cache: so many that the context hardly depends on the output.
 PROMPT_TOKENS = 100_000
@@ -70,7 +70,7 @@ class Engine:
         self.acceptance = planned(0.8)
         self.first = planned(0.8)  # of the first position
         self.k = planned(3)
-        self.requests = planned(REQUESTS)
+        self.requests = planned(TOLD)
         # By name on the page, without ``vllm:``, and further labels: plans of a gauge's value, and
         # of how much a counter grows a minute.
         self.gauges = {(name, ()): planned(0) for name in (RUNNING, WAITING)}

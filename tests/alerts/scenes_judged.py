@@ -330,7 +330,7 @@ def at_temperature():
         .fires(0.51, temperature="1+"),
     )
     # Without an id, the temperatures are unknown for three minutes.
-    yield Scene("a restart of vLLM does not begin it anew", AT, at=(2, 13, 20)).with_pods(
+    yield Scene("a restart of vLLM does not begin it anew", AT, at=(2, 20)).with_pods(
         Pod("restarts")
         .bucket("0", 6, 0.8)
         .bucket("1+", 4, 0.38)

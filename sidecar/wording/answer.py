@@ -69,11 +69,21 @@ Split = Sequence[TemperatureReport]  # the temperatures that are judged
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The text, its colour (a class in the style sheet), and the reason."""
+    """The text, its colour (a class in the style sheet), and the reason.
+
+    ``listed`` has the rates and speedups by temperature, which a page with a row for each leaves
+    out.
+    """
 
     text: str
     tone: str
-    why: str
+    reason: str
+    listed: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason for who has no such rows."""
+        return " ".join(filter(None, (self.reason, self.listed)))
 
 
 _SYNTHETIC: Final = Answer(
@@ -225,7 +235,8 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
 
     speed = _of_speed(model, plugin)
     tone = min(replies.tone, speed.tone, key=_WORST_FIRST.index)
-    return Answer(replies.text, tone, f"{replies.why} As for the speed: {speed.text} {speed.why}")
+    reason = f"{replies.reason} As for the speed: {speed.text} {speed.reason}".strip()
+    return Answer(replies.text, tone, reason, speed.listed)
 
 
 def _of_replies(model: ModelReport) -> Answer | None:
@@ -247,12 +258,13 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
     room = room_sentence(model)
     pays = _worst(model) is Verdict.NET_POSITIVE
     if room and pays and model.judgement.by_speedup is None:
-        why = f"The rule of thumb does not know that: {room} {found.why}"
-        return Answer(f"{found.text} But requests wait for room.", "even", why)
+        why = f"The rule of thumb does not know that: {room} {found.reason}".strip()
+        text = f"{found.text} But requests wait for room."
+        return Answer(text, "even", why, found.listed)
 
     speed = model.speed
     if speed is not None and speed.held is not None:
-        return replace(found, why=f"{held_sentence(speed.held)} {found.why}")
+        return replace(found, reason=f"{held_sentence(speed.held)} {found.reason}".strip())
 
     if speed is not None and speed.withheld in _SAID_FIRST:
         return replace(found, text=f"No speedup: {why_withheld(model)}. {found.text}")
@@ -269,7 +281,8 @@ def _judged(model: ModelReport, plugin: PluginReport) -> Answer:
     verdict = model.judgement.verdict
     # Also if there are none.
     if all(_is_worse(verdict, bucket.judgement.verdict) for bucket in split):
-        return _overall(model, plugin, split)
+        listed = _listed(split) if split else ""
+        return replace(_overall(model, plugin, split), listed=listed)
 
     if all(_speedup(bucket) is not None for bucket in split):
         return _by_time(split, _at_load(model))
@@ -317,9 +330,7 @@ def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
     losing = _with(split, Verdict.NET_NEGATIVE)
     losing = [bucket for bucket in losing if _is_measured([bucket])] or losing
     even = _with(split, Verdict.BREAK_EVEN)
-    listed = _listed(split)
-    if undecided:
-        listed = f"{listed} At {_temperatures(undecided)} it is undecided."
+    open_ = f"At {_temperatures(undecided)} it is undecided." if undecided else ""
 
     if losing:
         # All of one window, whichever each was judged over.
@@ -329,22 +340,23 @@ def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
             f"{_subject(losing)} does not pay at {_temperatures(losing)}, which {have} {share} of"
             f" the draft tokens{drafted}."
         )
-        return _said_of(losing, text, listed)
+        return _said_of(losing, text, open_, split)
 
     if even:
         text = f"{_subject(even)} roughly breaks even at {_temperatures(even)}{drafted}."
-        return _said_of(even, text, listed)
+        return _said_of(even, text, open_, split)
 
     where = _temperatures(split) if undecided else "every temperature with enough traffic"
     text = f"{_subject(split)} pays at {where}{drafted}."
-    return _said_of(split, text, listed)
+    return _said_of(split, text, open_, split)
 
 
-def _said_of(split: Split, text: str, why: str) -> Answer:
-    """An answer about temperatures of one verdict."""
+def _said_of(split: Split, text: str, reason: str, shown: Split) -> Answer:
+    """An answer about temperatures of one verdict, of all that are ``shown``."""
     tone = min((tone_of(bucket.judgement) for bucket in split), key=_WORST_FIRST.index)
     is_ruled_out = bool(_with(split, Verdict.NET_NEGATIVE)) and not _is_measured(split)
-    return Answer(text, tone, f"{why} {_MEASURE}" if is_ruled_out else why)
+    reason = f"{reason} {_MEASURE}".strip() if is_ruled_out else reason
+    return Answer(text, tone, reason, _listed(shown))
 
 
 def _subject(split: Split) -> str:
@@ -381,14 +393,14 @@ def _by_time(split: Split, at_load: str) -> Answer:
         parts = _at_each(leaning, _probably)
     elif leaning:
         parts.append(f"is not decided yet at T {', '.join(one.temperature for one in leaning)}")
-        undecided = f"Speculation {'; '.join(_at_each(leaning, _probably))}. "
+        undecided = f"Speculation {'; '.join(_at_each(leaning, _probably))}."
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 
     ratios = ", ".join(_at_each(split, plus_minus))
-    why = f"{undecided}Speedup over decoding without speculation: {ratios}. {_listed(split)}"
+    listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
-    return Answer(text, _WORST_FIRST[worst], why)
+    return Answer(text, _WORST_FIRST[worst], undecided, listed)
 
 
 def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
@@ -426,7 +438,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     if open_:
         split = f"At {_temperatures(open_)} it is undecided."
     if temperatures:
-        split = _listed(temperatures)
+        split = ""
     elif model.no_split is not None:
         split = no_split_sentence(model.no_split, plugin)
 

@@ -24,6 +24,18 @@ from sidecar.wording.speed import why_withheld
 from sidecar.wording.tables import group_name
 
 _SOON: Final = 120.0  # seconds; what is nearer is not told more exactly
+_MEASURED: Final = {
+    Verdict.NET_POSITIVE: "pays",
+    Verdict.BREAK_EVEN: "breaks even",
+    Verdict.NET_NEGATIVE: "does not pay",
+    Verdict.INSUFFICIENT_DATA: "too little data",
+}
+_BY_RULE: Final = {
+    Verdict.NET_POSITIVE: "not measured",
+    Verdict.BREAK_EVEN: "not measured",
+    Verdict.NET_NEGATIVE: "low, not measured",
+    Verdict.INSUFFICIENT_DATA: "too little data",
+}
 ALMOST_ALL: Final = 0.95
 """Share of the steps with a draft from which on those without one are not worth a word."""
 LIMITATIONS: Final = {
@@ -267,8 +279,12 @@ def judgement_note(
 
 
 def verdict_words(judgement: Judgement) -> str:
-    """The verdict in a few words."""
-    return "undecided" if judgement.is_undecided else judgement.verdict.replace("_", " ")
+    """The verdict in a few words; one of them says that only a rule of thumb decides."""
+    if judgement.is_undecided:
+        return "undecided"
+    is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
+    words = _BY_RULE if is_by_rule else _MEASURED
+    return words[judgement.verdict]
 
 
 def undecided_sentence(judgement: Judgement) -> str:
@@ -299,19 +315,21 @@ def _hour(judgement: Judgement) -> str:
 
 
 def _held(judgement: Judgement) -> str:
-    stays = f"but the verdict stays {verdict_words(judgement)}"
     if judgement.basis is Basis.ACCEPTANCE:
         rate = percent(judgement.acceptance)
-        until = "until another one is certain"
-        return f"The acceptance rate is {rate} now, {stays} {until}." if judgement.is_kept else ""
+        says = (
+            f"The acceptance rate is {rate} now; the verdict by the rule of thumb stays until another"
+            " one is certain."
+        )
+        return says if judgement.is_kept else ""
 
     line = judgement.held_below
     if line is None:
         return ""
     sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
     return (
-        f"The speedup {sign} {CONFIDENCE:g} standard errors is back above {line:g}, {stays} below"
-        f" {line + MARGIN:g}, so that it does not flap."
+        f"The speedup {sign} {CONFIDENCE:g} standard errors is back above {line:g}, but the verdict"
+        f' stays "{verdict_words(judgement)}" below {line + MARGIN:g}, so that it does not flap.'
     )
 
 
@@ -438,10 +456,7 @@ def _losing_engines(model: ModelReport) -> Iterator[str]:
         return
     for engine in judged:
         if engine.judgement.verdict is Verdict.NET_NEGATIVE:
-            yield (
-                f"Engine {engine.key.engine} is net negative on its own:"
-                f" {_grounds(engine.judgement)}."
-            )
+            yield (f"Engine {engine.key.engine} loses on its own: {_grounds(engine.judgement)}.")
 
 
 def _grounds(judgement: Judgement) -> str:

@@ -143,7 +143,8 @@ def test_by_acceptance_it_names_the_temperatures_that_lose(temperatures, expecte
         if verdict is not NONE
     ]
     measure = MEASURE if any(verdict is BAD for _, verdict, *_ in temperatures) else ""
-    assert why(split) == f"Acceptance rate by temperature: {', '.join(judged)}.{measure}"
+    listed = f"Acceptance rate by temperature: {', '.join(judged)}."
+    assert why(split) == f"{measure} {listed}".strip()
 
 
 def test_a_measured_loss_is_told_without_one_by_the_rule_of_thumb():
@@ -166,8 +167,8 @@ def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
     )
     assert (
         why(split)
-        == "The acceptance rate over all requests is 40%. Acceptance rate by temperature: 80% at"
-        f" T 0.{MEASURE}"
+        == f"The acceptance rate over all requests is 40%.{MEASURE} Acceptance rate by temperature:"
+        " 80% at T 0."
     )
 
 
@@ -237,7 +238,7 @@ def test_temperatures_that_are_undecided_are_told_beside_those_that_pay():
 
     assert text_and_tone(split) == (f"{RULED} pays at temperature 0.", "even")
     assert why(split) == (
-        "Acceptance rate by temperature: 80% at T 0. At temperature 1+ it is undecided."
+        "At temperature 1+ it is undecided. Acceptance rate by temperature: 80% at T 0."
     )
 
 

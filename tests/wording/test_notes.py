@@ -59,12 +59,12 @@ def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate,
         (
             NEGATIVE,
             0.97,
-            f"speedup plus {BACK_ABOVE} 0.97, but the verdict stays net negative below 0.99,",
+            f'speedup plus {BACK_ABOVE} 0.97, but the verdict stays "does not pay" below 0.99,',
         ),
         (
             EVEN,
             1.05,
-            f"speedup minus {BACK_ABOVE} 1.05, but the verdict stays break even below 1.07,",
+            f'speedup minus {BACK_ABOVE} 1.05, but the verdict stays "breaks even" below 1.07,',
         ),
     ],
 )
@@ -79,8 +79,11 @@ def test_a_verdict_that_only_the_margin_keeps_says_when_it_rises(verdict, thresh
 def test_a_rate_beyond_a_threshold_beside_an_older_verdict_says_what_that_awaits():
     """Otherwise the page would show a rate above the threshold and a verdict below it."""
     kept = judgement(EVEN, 0.67, is_kept=True)
-    says = "The acceptance rate is 67% now, but the verdict stays break even until another one is"
-    assert judgement_note(kept, judgement(NEGATIVE, 0.45)) == f"{says} certain."
+    says = (
+        "The acceptance rate is 67% now; the verdict by the rule of thumb stays until another one"
+        " is certain."
+    )
+    assert judgement_note(kept, judgement(NEGATIVE, 0.45)) == says
 
     measured = judgement(EVEN, 0.67, is_kept=True, by_speedup=True)
     assert judgement_note(measured, judgement(NEGATIVE, 0.45)) == ""
@@ -306,11 +309,8 @@ def test_engines_that_lose_although_the_model_does_not_are_named():
     """Where the model loses as a whole, or has one engine, nothing is said twice."""
     engines = (engine(), losing("1", 0.7, 0.9), losing("2", 0.12))
     assert model_notes(model(engines=engines)) == [
-        (
-            "Engine 1 is net negative on its own: decoding is 0.90 times as fast as without"
-            " speculation."
-        ),
-        "Engine 2 is net negative on its own: it accepts 12% of its draft tokens.",
+        ("Engine 1 loses on its own: decoding is 0.90 times as fast as without speculation."),
+        "Engine 2 loses on its own: it accepts 12% of its draft tokens.",
     ]
     assert model_notes(model(engines=engines, judgement=judgement(NEGATIVE, 0.3))) == [FEWER_OR_OFF]
     assert model_notes(model(engines=(losing("0", 0.12),))) == []

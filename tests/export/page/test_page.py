@@ -180,7 +180,7 @@ async def test_a_phone_in_the_dark_shows_all_and_breaks_no_line_within_the_name_
         await tab.value(OPEN)
         assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
         lines = await tab.value(LINES_OF_NAMES)
-        assert len(lines) == 74 * 7
+        assert len(lines) == 74 * 5
         assert set(lines) == {1}
 
 

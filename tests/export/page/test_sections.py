@@ -53,13 +53,13 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
     hot = reports.timed("0.7-1", NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
     page = text(reports.timed_model(hot))
     assert (
-        "All requests net positive 50% of 3,000 draft tokens accepted in the last 5 min; 1.50 ±"
+        "All requests pays 50% of 3,000 draft tokens accepted in the last 5 min; 1.50 ±"
         " 0.02 times as fast as without speculation, saves 10 ms per token" in page
     )
     assert "2.50 tokens per draft; 1.96 tokens per step, with a draft in 98% of the steps." in page
     assert page.count("± is the 95 % confidence interval") == 1
     assert "Marks" not in page  # of a rule that does not decide here
-    assert "T 0.7-1 50% of draft tokens net negative 30% accepted" in page
+    assert "T 0.7-1 50% of draft tokens does not pay 30% accepted" in page
     assert "30% accepted 0.91 ± 0.02 costs 3 ms per token" in page
     assert "T 0.7-1 : 12 min of request time saved, 2.2 h lost since the sidecar started" in page
     assert "Points: the speedup and its 95 % interval" in page
@@ -72,7 +72,7 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
     )
     page = text(reports.timed_model(temperature("1+", judgement=judged, share=0.06)))
     assert (
-        "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict:"
+        "T 1+ 6% of draft tokens too little data 50% accepted P10 50% 40 requests No verdict:"
         " below" in page
     )
     assert "Marks, a rule of thumb: below 50%" in page
@@ -256,7 +256,7 @@ def test_notes_and_hints_are_shown_once():
     )
     for sentence in (
         "rejection_sample_method fly also accepts tokens that the model itself would not",
-        "Engine 1 is net negative on its own",
+        "Engine 1 loses on its own",
         "on engine 0 the plug-in counted 91.0% of what vLLM counted",
         "does not export accepted tokens by draft position",
         "The sidecar dropped 2 messages from the plug-in: malformed",

@@ -308,11 +308,14 @@ def _held(judgement: Judgement) -> str:
     line = judgement.held_below
     if line is None:
         return ""
-    sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
-    return (
-        f"The speedup {sign} {CONFIDENCE:g} standard errors is back above {line:g}, {stays} below"
-        f" {line + MARGIN:g}, so that it does not flap."
-    )
+
+    bound = f"speedup minus {CONFIDENCE:g} standard errors"
+    until = f"below {line + MARGIN:g}"
+    if judgement.verdict is Verdict.NET_NEGATIVE:
+        bound = "speedup"
+        until = f"until it is half of its ± above it, at least {MARGIN:g}"
+
+    return f"The {bound} is back above {line:g}, {stays} {until}, so that it does not flap."
 
 
 def _remedy(judgement: Judgement, whole: Judgement | None) -> str:

@@ -27,6 +27,10 @@ from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Undecide
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
+# Standard errors below the threshold at which a measured loss begins, since someone is paged, and
+# above it at which it ends. What they promise is simulated (``benchmarks/speedup_error``).
+_LOSS_BEGINS: Final = 3.0
+_LOSS_ENDS: Final = 1.0
 # a window that was judged stays so until its traffic falls below this share of the gates
 _KEPT: Final = 0.5
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
@@ -151,8 +155,8 @@ def judge(
     Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
     has too little traffic, the last hour. By acceptance there is a verdict once it is certain on
     which side of the thresholds the rate is (``certainty``), and it changes once that is certain.
-    One by the speedup falls as soon as a threshold is crossed, and rises once it is clearly above
-    it. There is none where the acceptance is synthetic.
+    One by the speedup falls as soon as a threshold is crossed, by three standard errors if it is a
+    loss, and rises once it is clearly above it. There is none where the acceptance is synthetic.
     """
     if evidence.is_synthetic:
         return Judgement(evidence=evidence, is_known=True)
@@ -343,11 +347,15 @@ def _steady(
 ) -> tuple[Verdict, float | None]:
     """The verdict on ``value``, and the line that holds it, if any.
 
-    A line holds the verdict although the value is above it again, by less than the margin.
+    A line holds the verdict although the value is above it again, by less than the margin; a loss
+    also by less than an error.
     """
     now = _at_once(value, error, lines)
     if before not in _RISING:
         return now, None
+
+    if before is Verdict.NET_NEGATIVE and value < lines.loses + max(_LOSS_ENDS * error, MARGIN):
+        return before, lines.loses if value >= lines.loses else None
 
     risen = _at_once(value - MARGIN, error, lines)
     if now in _RISING and risen in _RISING:
@@ -369,7 +377,7 @@ def _at_once(value: float, error: float, lines: Lines) -> Verdict:
     """The verdict alone: insufficient data if the interval reaches across a line."""
     low = value - CONFIDENCE * error
     high = value + CONFIDENCE * error
-    if high < lines.loses:
+    if value + _LOSS_BEGINS * error < lines.loses:
         return Verdict.NET_NEGATIVE
     if low >= lines.wins:
         return Verdict.NET_POSITIVE

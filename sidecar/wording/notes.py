@@ -318,18 +318,24 @@ def _held(judgement: Judgement) -> str:
     if judgement.basis is Basis.ACCEPTANCE:
         rate = percent(judgement.acceptance)
         says = (
-            f"The acceptance rate is {rate} now; the verdict by the rule of thumb stays until another"
-            " one is certain."
+            f"The acceptance rate is {rate} now; the verdict by the rule of thumb stays until"
+            " another one is certain."
         )
         return says if judgement.is_kept else ""
 
     line = judgement.held_below
     if line is None:
         return ""
-    sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
+
+    bound = f"speedup minus {CONFIDENCE:g} standard errors"
+    until = f"below {line + MARGIN:g}"
+    if judgement.verdict is Verdict.NET_NEGATIVE:
+        bound = "speedup"
+        until = f"until it is half of its ± above it, at least {MARGIN:g}"
+
     return (
-        f"The speedup {sign} {CONFIDENCE:g} standard errors is back above {line:g}, but the verdict"
-        f' stays "{verdict_words(judgement)}" below {line + MARGIN:g}, so that it does not flap.'
+        f'The {bound} is back above {line:g}, but the verdict stays "{verdict_words(judgement)}"'
+        f" {until}, so that it does not flap."
     )
 
 

@@ -42,7 +42,7 @@ _WITHHELD: Final = {
         "the baseline was not measured at the context of this traffic; measure it again with"
         " --context"
     ),
-    Withheld.TOO_LITTLE: "not enough tokens yet",
+    Withheld.TOO_LITTLE: "not enough requests yet",
 }
 CONTEXTS: Final = ("context, tokens", "speedup", "with speculation", "without (baseline)")
 

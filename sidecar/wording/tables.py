@@ -21,7 +21,7 @@ LEGEND: Final = (
     " accepts. T: the temperature at which requests sample; a range includes its upper end. By"
     " bucket: interpolated in the buckets of vLLM's histograms, so only roughly. Times are"
     " vLLM's own, from the arrival of a request: its client waits longer. ± is the 95 %"
-    " confidence interval."
+    " confidence interval; of a speedup, as that of the same traffic in the long run."
 )
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 TEMPERATURES: Final = (

@@ -260,26 +260,26 @@ def by_time():
         return [
             Pod("pays").drafting(5, 0.39).timed(1.3).fires(0.39, **information),
             Pod("even").drafting(5, 0.4).timed(1.0).fires(0.4, **information),
-            Pod("loses").drafting(5, 0.39).timed(0.9)
-            .fires(0.39, **information).fires(0.9, alert=SLOWER),
+            Pod("loses").drafting(5, 0.39).timed(0.7)
+            .fires(0.39, **information).fires(0.7, alert=SLOWER),
             Pod("thumb").drafting(5, 0.39).fires(0.39, **warns),
             Pod("over").drafting(5, 0.6).timed(1.0),
-            Pod("slow").drafting(5, 0.7).timed(0.9).fires(0.9, alert=SLOWER),
+            Pod("slow").drafting(5, 0.7).timed(0.7).fires(0.7, alert=SLOWER),
             Pod("strict", speedup_net_negative=1.1, speedup_net_positive=1.2)
-            .drafting(5, 0.7).timed(1.05).fires(1.05, alert=SLOWER),
+            .drafting(5, 0.7).timed(0.8).fires(0.8, alert=SLOWER),
             Pod("adaptive").drafting(5, 0.17).speculating(ADAPTIVE)
             .fires(0.17, **information).fires(alert=NOT_JUDGED, reason="no_baseline"),
             Pod("one-pass").drafting(5, 0.2).speculating(DFLASH)
             .fires(0.2, **information).fires(alert=NOT_JUDGED, reason="no_baseline"),
-            Pod("one-pass-slow").drafting(5, 0.2).timed(0.9).speculating(DFLASH)
-            .fires(0.2, **information).fires(0.9, alert=SLOWER),
+            Pod("one-pass-slow").drafting(5, 0.2).timed(0.7).speculating(DFLASH)
+            .fires(0.2, **information).fires(0.7, alert=SLOWER),
             Pod("adaptive-idle").drafting(0.05, 0.2).speculating(ADAPTIVE),
-            Pod("adaptive-slow").drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE)
-            .fires(0.9, alert=SLOWER),
+            Pod("adaptive-slow").drafting(5, 0.7).timed(0.7).speculating(ADAPTIVE)
+            .fires(0.7, alert=SLOWER),
             better.fires(0.39, until=18, **information)
             .fires(0.9, since=25, until=25, **information),
-            Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3))
-            .fires(0.9, alert=SLOWER, until=30),
+            Pod("faster").drafting(5, 0.7).timed(after(20, 0.7, 1.3))
+            .fires(0.7, alert=SLOWER, until=13).fires(0.82, alert=SLOWER, since=30, until=30),
         ]  # fmt: skip
 
     yield Scene("a low acceptance warns unless a time is known", LOW, at=(9, 18, 25, 40)).with_pods(
@@ -291,30 +291,30 @@ def by_time():
         "nothing is judged where only a baseline would tell", NOT_JUDGED, at=(14, 30)
     ).with_pods(*pods())
 
-    gap = Pod("gap").drafting(5, 0.7).timed(0.9).away(30, 42)
+    gap = Pod("gap").drafting(5, 0.7).timed(0.7).away(30, 42)
     yield Scene(
         "it outlasts a gap, after which a speedup is not known at once",
         SLOWER,
         at=(9, 29, 46),
         needs_prometheus=True,
-    ).with_pods(gap.fires(0.9, since=29))
+    ).with_pods(gap.fires(0.7, since=29))
 
     # Of the other engine nothing is known.
-    part = Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1")
+    part = Pod("part").drafting(5, 0.7).timed(0.7).generating(5, engine="1")
     engines = (
         Pod("engines")
         .drafting(5, 0.7)
         .drafting(5, 0.7, engine="1")
-        .timed(0.7)
-        .timed(1.2, engine="1")
+        .timed(0.6)
+        .timed(1.1, engine="1")
     )
     engines.vllm.engine("0").at_once = plan(*[(1, 4), (1, 16)] * 15)  # all loads count
     yield Scene(
         "an engine that alone is slower than plain counts for its part", SLOWER, at=(9, 25)
     ).with_pods(
-        engines.fires(0.884),
+        engines.fires(0.776),
         Pod("fine").drafting(1, 0.7).drafting(9, 0.7, engine="1").timed(0.7).timed(1.4, engine="1"),
-        part.fires(0.9),
+        part.fires(0.7),
     )
 
 
@@ -353,12 +353,10 @@ def slower_at_temperature():
             part.requests = planned(10)
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
-    slow = paced("slow", after(20, 0.8, 1.2)).fires(0.78, until=19, temperature="1+")
-    yield Scene(
-        "the temperature's own speedup decides", SLOWER_AT, at=(14, 16, 19, 25, 30)
-    ).with_pods(
-        slow.fires(0.864, since=25, until=25, temperature="1+"),
-        paced("fast", 1.2),
+    slow = paced("slow", after(20, 0.8, 1.6))
+    yield Scene("the temperature's own speedup decides", SLOWER_AT, at=(9, 14, 19, 50)).with_pods(
+        slow.fires(0.78, since=14, until=19, temperature="1+"),
+        paced("fast", 1.4),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")
     yield Scene(
@@ -441,8 +439,8 @@ def mixed():
         engines("small", 0.4, drafts=0.95).fires(**engine),
         engines("idle", 0.12, drafts=0.05),
         timed("pays", 1.3, 1.3),
-        timed("slower", 1.3, 0.9, acceptance=0.7).fires(**engine),
-        timed("all-slower", 0.9, 0.9, acceptance=0.7),
+        timed("slower", 1.6, 0.7, acceptance=0.7).fires(**engine),
+        timed("all-slower", 0.7, 0.7, acceptance=0.7),
         Pod("one").drafting(5, 0.3),
         Pod("both").drafting(5, 0.4).drafting(5, 0.3, engine="1"),
         Pod("turned").drafting(5, after(38, 0.9, 0.3), requests=1),

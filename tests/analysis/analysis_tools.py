@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from sidecar.analysis.engine.health import Vitals
 from sidecar.analysis.evidence import Acceptance, Evidence
+from sidecar.analysis.speed.scatter import RequestSpread
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.state import State
 from sidecar.engine.identity import EngineKey
@@ -317,3 +318,13 @@ def vitals(key, **changes):
         has_collapsed=False,
     )
     return replace(plain, **changes)
+
+
+def known_spread(variance):
+    """How requests differ, after so many that what is assumed no longer counts."""
+    spread = RequestSpread()
+    sd = variance**0.5
+    for _ in range(20_000):
+        spread.add(1 + sd, 1.0)
+        spread.add(1 - sd, 1.0)
+    return spread

@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.plain import plain_token, uncovered
+from sidecar.analysis.speed.scatter import RequestSpread
 from sidecar.analysis.speed.speedup import (
     ContextSpeed,
     EngineSpeedWindow,
@@ -233,18 +234,18 @@ CURVE = PlainStepTimes(
 def times(*polls, seconds=300.0, error=0.0):
     """A window after polls of (tokens, actual seconds in all), one each five seconds.
 
-    By plain decoding each token takes 10 ms.
+    By plain decoding each token takes 10 ms. Two requests end before each poll.
     """
-    window = SlidingTimes(seconds)
+    window = SlidingTimes(seconds, RequestSpread())
     for at, (tokens, actual) in enumerate(polls):
-        window.add(tokens=tokens, plain=plain(0.01, error), actual=actual)
+        window.add(tokens=tokens, plain=plain(0.01, error), actual=actual, requests=2.0)
         window.mark(5.0 * at)
     return window
 
 
 def speed(*periods):
     """The speed after these periods, one each five seconds."""
-    window = EngineSpeedWindow(300.0)
+    window = EngineSpeedWindow(300.0, RequestSpread())
     for at, steps in enumerate(periods):
         window.add(steps, plain_token(CURVE, steps) or uncovered(CURVE, steps))
         window.mark(5.0 * at)
@@ -263,17 +264,18 @@ def test_tokens_and_times_are_summed_not_averaged():
 
 
 def test_times_that_have_left_the_window_do_not_count():
-    """Once all have left it, there is no speedup at all."""
-    window = times(*[(100, 1.0)] * 10, *[(100, 2.0)] * 10, seconds=40.0)
+    """Uncertain as it is, it is an hour long; once all have left it, there is no speedup at all."""
+    window = times(*[(100, 1.0)] * 10, *[(100, 2.0)] * 740)
     assert window.read().ratio == pytest.approx(0.5)
-    window.mark(1000.0)
-    window.mark(2000.0)
+    window.mark(8000.0)
+    window.mark(16_000.0)
     assert window.read() is None
 
 
-def test_too_few_polls_or_tokens_give_no_speedup():
+def test_too_few_requests_or_tokens_give_no_speedup():
     """The reason is that there is too little, not that there is no reference."""
-    assert times(*[(100, 1.0)] * 4).read() is times(*[(0, 0.0)] * 40).read() is None
+    assert times(*[(100, 1.0)] * 2).read() is times(*[(0, 0.0)] * 40).read() is None
+    assert times(*[(100, 1.0)] * 3).read() is not None
     assert speed() is None
     assert (speed(decoding(0.03)).speedup, speed(decoding(0.03)).withheld) == (
         None,
@@ -283,7 +285,12 @@ def test_too_few_polls_or_tokens_give_no_speedup():
 
 def test_an_error_of_the_reference_is_common_to_all_tokens():
     """So more tokens do not make it any smaller."""
-    assert times(*[(100, 1.0)] * 60, error=0.0005).read().error == pytest.approx(0.05)
+    without, few, many = (
+        times(*[(100, 1.0)] * polls, error=error).read().error
+        for polls, error in ((60, 0.0), (60, 0.0005), (600, 0.0005))
+    )
+    assert few**2 - without**2 == pytest.approx(0.05**2)
+    assert many > 0.05
 
 
 def test_with_drafts_in_half_of_the_steps_the_break_even_acceptance_is_the_one_at_a_speedup_of_1():
@@ -316,7 +323,7 @@ def test_draft_tokens_without_a_draft_have_no_costs():
 
 def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divide_by():
     """As of a page that is wrong for once: the poll goes on, without a number."""
-    window = EngineSpeedWindow(10.0)
+    window = EngineSpeedWindow(10.0, RequestSpread())
     window.add(period(1, 0.01)._replace(decode_steps=1e18), Withheld.LOAD)
     for at in range(5):
         window.mark(10.0 * at)
@@ -384,7 +391,7 @@ def test_a_request_in_other_contexts_or_with_unknown_times_saves_and_loses_nothi
     """Neither time saved nor time lost is guessed for it."""
     model = Model()
     for _ in range(10):
-        model.run(6, 5, 0.03, context=context)
+        model.run(6, 8, 0.03, context=context)
         model.request(**times)
     cold = model.speed.temperature("cold")
     assert model.speed.whole.withheld is (Withheld.CONTEXT if context > 100 else None)
@@ -394,7 +401,7 @@ def test_a_request_in_other_contexts_or_with_unknown_times_saves_and_loses_nothi
 def test_engines_that_left_are_forgotten_and_the_whole_stays():
     """What they did within the window still counts for the model."""
     model = Model()
-    model.run(40, 4, 0.03)
+    model.run(40, 8, 0.03)
     model.speed.forget_all_but([EngineKey("m", "1")])
     model.speed.mark(model.engine.at + 1)
     assert model.speed.engine(KEY) is None
@@ -404,9 +411,9 @@ def test_engines_that_left_are_forgotten_and_the_whole_stays():
 def test_a_speedup_that_is_withheld_holds_for_an_hour_with_its_age():
     """While it holds, no answer flips for a minute without a reference."""
     model = Model()
-    model.run(40, 4, 0.03)
+    model.run(40, 8, 0.03)
     known = model.speed.whole.speedup
-    model.run(400, 4, 0.03, context=1000.0)
+    model.run(400, 8, 0.03, context=1000.0)
     assert (model.speed.whole.speedup, model.speed.whole.withheld) == (None, Withheld.CONTEXT)
     assert model.speed.whole.in_force.ratio == pytest.approx(known.ratio, rel=0.01)
     assert 60 <= model.speed.whole.held.age <= 400
@@ -420,12 +427,12 @@ def test_a_speedup_that_is_withheld_holds_for_an_hour_with_its_age():
 
 def test_the_speedup_by_context_is_of_the_contexts_that_there_were():
     """Those without any traffic have no row."""
-    contexts = ContextSpeed()
+    contexts = ContextSpeed(RequestSpread())
     for at in range(20):
         long = at >= 10
-        steps = period(4, 0.04 if long else 0.02, context=5000.0 if long else 100.0, length=2)
+        steps = period(64, 0.04 if long else 0.02, context=5000.0 if long else 100.0, length=2)
         contexts.add(steps, plain(0.016))
-        contexts.mark(60.0 * at)
+        contexts.mark(4.0 * at)
     ratios = {label: found.ratio for label, found in contexts.read().items()}
     assert ratios == pytest.approx({"64-256": 1.6, "4k-16k": 0.8})
     labels = [context_label(tokens) for tokens in (1, 64, 65, 65_536, 65_537)]

@@ -102,7 +102,8 @@ class Decoding(Server):
         # Accepts little, and is 1.64 times faster.
         (0.35, 0.025, Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE),
         (0.7, 0.1, Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE),  # accepts much, and is slower
-        (0.58, 0.0548, Verdict.BREAK_EVEN, Verdict.BREAK_EVEN),
+        # Is as fast: two minutes cannot tell that for certain.
+        (0.58, 0.0548, Verdict.INSUFFICIENT_DATA, Verdict.BREAK_EVEN),
     ],
 )
 def test_the_measured_speedup_decides_not_the_acceptance(

@@ -80,7 +80,8 @@ def test_the_clients_speedup_is_within_the_stated_error(curve, truth):
     assert speedups.keys() == truth.keys()
     for label, speedup in speedups.items():
         assert abs(speedup.ratio - truth[label]) < min(speedup.error, 0.07), label
-        assert speedup.error < 0.1
+        # of a few minutes, so that half of it is what is assumed of noise that lasts
+        assert speedup.error < 0.11
     # It breaks even, so about as much is accepted as has to be.
     speed = report.models[0].speed
     accepted = (speed.steps.tokens_per_step - 1) / speed.steps.drafted

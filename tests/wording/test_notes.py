@@ -33,7 +33,6 @@ FEWER_OR_OFF = (
     "Speculate fewer tokens (num_speculative_tokens), or turn speculation off (remove"
     " --speculative-config)."
 )
-BACK_ABOVE = "2 standard errors is back above"
 SCHEDULED = Speculation("eagle3", 3, per_batch_size=True)
 ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)
 
@@ -59,12 +58,18 @@ def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate,
         (
             NEGATIVE,
             0.97,
-            f'speedup plus {BACK_ABOVE} 0.97, but the verdict stays "does not pay" below 0.99,',
+            (
+                'speedup is back above 0.97, but the verdict stays "does not pay" until it is half'
+                " of its ± above it, at least 0.02,"
+            ),
         ),
         (
             EVEN,
             1.05,
-            f'speedup minus {BACK_ABOVE} 1.05, but the verdict stays "breaks even" below 1.07,',
+            (
+                "speedup minus 2 standard errors is back above 1.05, but the verdict stays"
+                ' "breaks even" below 1.07,'
+            ),
         ),
     ],
 )
@@ -323,7 +328,7 @@ def test_every_code_has_its_sentence():
 
 def test_without_a_speedup_the_reason_is_given():
     quiet = model(speed=speed(withheld=Withheld.TOO_LITTLE))
-    assert hints(quiet) == ["No speedup for demo: not enough tokens yet."]
+    assert hints(quiet) == ["No speedup for demo: not enough requests yet."]
     assert hints(timed_model()) == hints(model(speed=None)) == []
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from sidecar.analysis.speed.clock import DecodeClock
 from sidecar.analysis.speed.plain import PlainTime, plain_token, uncovered
+from sidecar.analysis.speed.scatter import RequestSpread
 from sidecar.analysis.speed.speedup import (
     ContextSpeed,
     EngineSpeed,
@@ -35,13 +36,19 @@ class TemperatureSpeed:
     """
 
     def __init__(self, window: float) -> None:
-        self.times = SlidingTimes(window)
+        self._spread = RequestSpread()
+        self.times = SlidingTimes(window, self._spread)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
         self.held: Held | None = None  # stands in for it
         # request-seconds since the start
         self.saved = 0.0
         self.lost = 0.0
         self._last_known = LastKnown()
+
+    def add(self, tokens: int, plain: PlainTime, actual: float) -> None:
+        """Adds a request: its ``tokens``, which took ``actual`` seconds in total."""
+        self._spread.add(tokens * plain.seconds, actual)
+        self.times.add(tokens=tokens, plain=plain, actual=actual, requests=1.0)
 
     def mark(self, at: float, *, is_known: bool) -> None:
         """Updates the speedup; ``is_known``: the whole model has one."""
@@ -80,10 +87,11 @@ class ModelSpeed:
         self._window = window
         self._missing = missing
         self.loads = LoadTotals()
-        self._whole = EngineSpeedWindow(window)
+        self._spread = RequestSpread()
+        self._whole = EngineSpeedWindow(window, self._spread)
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._temperatures: dict[str, TemperatureSpeed] = {}
-        self._contexts = ContextSpeed()
+        self._contexts = ContextSpeed(self._spread)
         self._clock = DecodeClock(history)
         # all engines together at the last good poll; None without steps
         self.whole: EngineSpeed | None = None
@@ -96,7 +104,7 @@ class ModelSpeed:
             plain = self._plain(found)
             known = plain if isinstance(plain, PlainTime) else None
 
-            engine = self._engines.setdefault(key, EngineSpeedWindow(self._window))
+            engine = self._engines.setdefault(key, EngineSpeedWindow(self._window, self._spread))
             for window in (self._whole, engine):
                 window.add(found, plain)
             if known is not None:
@@ -143,8 +151,10 @@ class ModelSpeed:
             return 0.0
 
         actual = end - begun + tokens * stretch.prefill_seconds
-        speed.times.add(tokens=tokens, plain=stretch.plain, actual=actual)
-        return tokens * stretch.plain.seconds - actual
+        plain = tokens * stretch.plain.seconds
+        self._spread.add(plain, actual)
+        speed.add(tokens, stretch.plain, actual)
+        return plain - actual
 
     def mark(self, at: float) -> None:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""

@@ -67,16 +67,6 @@ def summed(terms: Iterable[tuple[float, PlainTime]]) -> PlainTime:
     )
 
 
-def scatter(off: Sequence[float]) -> float:
-    """The standard error of a sum.
-
-    ``off`` is how far each of its parts, at least two, is from what it should be. For parts a - R
-    b, it is the standard error of the ratio R of the sums of a and b, times the sum of b (Cochran,
-    Sampling Techniques, 2.11).
-    """
-    return sqrt(sum([one**2 for one in off]) * len(off) / (len(off) - 1))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainWork:
     """What plain decoding would have done with the same requests, as many at once.

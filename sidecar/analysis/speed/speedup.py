@@ -8,10 +8,9 @@ Tokens and seconds are summed over the sliding window and then divided, never av
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import hypot, inf
 from operator import sub
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.analysis.speed.plain import (
     PlainTime,
@@ -19,9 +18,9 @@ from sidecar.analysis.speed.plain import (
     beside,
     by_load,
     plain_work,
-    scatter,
     step_time,
 )
+from sidecar.analysis.speed.scatter import RequestSpread, Scatter, Times
 from sidecar.analysis.speed.steps import (
     LOAD_EDGES,
     LOAD_LABELS,
@@ -35,15 +34,17 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
-_FEWEST: Final = 5  # minimum parts of the window with data for an estimate
+_CERTAIN: Final = 0.015  # relative error by traffic at which a window is long enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
     """Plain time per token / actual: ``ratio`` ± ``error``, its standard error.
 
-    Times are mean seconds per token. ``doubt`` is how far the ratio may be off because the baseline
-    has one context; see ``PlainTime``.
+    It is over ``seconds``, or as much of them as is known. The error is that of the ratio as the
+    one of the same traffic on this machine in the long run (docs/speedup.md). Times are mean
+    seconds per token. ``doubt`` is how far the ratio may be off because the baseline has one
+    context; see ``PlainTime``.
     """
 
     ratio: float
@@ -52,6 +53,7 @@ class Speedup:
     actual_seconds: float
     tokens: float
     doubt: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class _TimeTotals:
     tokens: float = 0.0
     actual: float = 0.0
     plain: float = 0.0
+    requests: float = 0.0
     doubt: float = 0.0
     deviations: tuple[float, ...] = ()
 
@@ -69,66 +72,116 @@ class _TimeTotals:
             tokens=self.tokens - before.tokens,
             actual=self.actual - before.actual,
             plain=self.plain - before.plain,
+            requests=self.requests - before.requests,
             doubt=self.doubt - before.doubt,
             deviations=subtract(self.deviations, before.deviations),
         )
 
-    def ahead(self, ratio: float) -> float:
-        """The seconds by which ``plain`` exceeds what it would be at this ratio."""
-        return self.plain - ratio * self.actual
+
+class _Window(NamedTuple):
+    """What has grown over ``seconds``, and the relative error of its ratio by traffic and noise."""
+
+    seconds: float
+    grown: _TimeTotals
+    error: float
 
 
 class SlidingTimes:
     """Plain and actual seconds of the same tokens over a sliding window.
 
-    The error comes from how the window's parts differ.
+    It is as long as asked for or, while it is too short to be certain, up to an hour.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, spread: RequestSpread) -> None:
+        """``spread`` is how much the requests differ of which these times are."""
+        self._lengths = window_lengths(seconds)
         self._totals = _TimeTotals()
-        self._window = GrowthWindow[_TimeTotals](seconds, sub)
+        self._shortest = GrowthWindow[_TimeTotals](seconds, sub)
+        self._longest = GrowthWindow[_TimeTotals](self._lengths[-1], sub)
+        self._scatter = Scatter(spread)
         self.mark(-inf)
 
-    def add(self, *, tokens: float, plain: PlainTime, actual: float) -> None:
-        """Adds ``tokens`` that took ``actual`` seconds in total, and ``plain`` each."""
+    def add(self, *, tokens: float, plain: PlainTime, actual: float, requests: float) -> None:
+        """Adds ``tokens`` that took ``actual`` seconds in total, and ``plain`` each.
+
+        ``requests`` is how many of them were the last, or the first, of a request.
+        """
         before = self._totals
         self._totals = _TimeTotals(
             tokens=before.tokens + tokens,
             actual=before.actual + actual,
             plain=before.plain + tokens * plain.seconds,
+            requests=before.requests + requests,
             doubt=before.doubt + tokens * plain.doubt,
             deviations=added_up([(1.0, before.deviations), (tokens, plain.deviations)]),
         )
 
     def mark(self, at: float) -> None:
         """Timestamps everything added so far with ``at``, a poll's time."""
-        self._window.append(at, self._totals)
+        totals = self._totals
+        self._shortest.append(at, totals)
+        self._longest.append(at, totals)
+        self._scatter.mark(at, Times(totals.plain, totals.actual, totals.requests))
 
     def read(self) -> Speedup | None:
         """The window that ends now; None if it has too little data."""
-        grown = self._window.growth or self._totals
-        if grown.tokens <= 0 or grown.actual <= 0:
+        chosen = self._chosen()
+        if chosen is None:
             return None
 
+        grown = chosen.grown
         ratio = grown.plain / grown.actual
-        off = []
-        for before, after in pairwise(reading.totals for reading in self._window.readings()):
-            if after.tokens > before.tokens:
-                off.append(after.ahead(ratio) - before.ahead(ratio))
-
-        if len(off) < _FEWEST:
-            return None
-
         # The baseline's own errors are common to all tokens.
-        error = hypot(scatter(off), *grown.deviations, grown.doubt / 2) / grown.actual
+        reference = hypot(*grown.deviations, grown.doubt / 2) / grown.actual
         return Speedup(
             ratio=ratio,
-            error=error,
+            error=hypot(ratio * chosen.error, reference),
             plain_seconds=grown.plain / grown.tokens,
             actual_seconds=grown.actual / grown.tokens,
             tokens=grown.tokens,
             doubt=grown.doubt / grown.actual,
+            seconds=chosen.seconds,
         )
+
+    @property
+    def recent(self) -> tuple[float, float] | None:
+        """The mean plain and actual seconds per token over the window that was asked for."""
+        grown = self._shortest.growth
+        if grown is None or grown.tokens <= 0:
+            return None
+        return grown.plain / grown.tokens, grown.actual / grown.tokens
+
+    def _chosen(self) -> _Window | None:
+        """The shortest window that is certain enough, or the longest; None if no error is known.
+
+        A clear change shortens all that would begin before it, but for the one that was asked for.
+        """
+        chosen = None
+        changed_at = self._scatter.changed_at
+        for seconds in self._lengths:
+            window = self._shortest if seconds == self._lengths[0] else self._longest
+            begun = window.start(seconds)
+            spans_change = chosen is not None and begun.at < changed_at
+            if spans_change:
+                begun = window.since(changed_at)
+
+            grown = self._totals - begun.totals
+            scatter = self._scatter.error(grown.actual, seconds)
+            if scatter is not None:
+                chosen = _Window(seconds, grown, scatter)
+            if spans_change or (scatter is not None and scatter <= _CERTAIN):
+                break
+        return chosen
+
+
+def window_lengths(seconds: float) -> tuple[float, ...]:
+    """The window lengths to choose from, shortest first: ``seconds``, doubled up to an hour."""
+    lengths = [seconds]
+    while 2 * lengths[-1] <= HOUR:
+        lengths.append(2 * lengths[-1])
+    if lengths[-1] < HOUR:
+        lengths.append(HOUR)
+    return tuple(lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +333,10 @@ def _load_report(
 class EngineSpeedWindow:
     """The steps of an engine or a model over a sliding window, with their plain times."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, spread: RequestSpread) -> None:
         self._total = NO_DECODING
         self._steps = GrowthWindow(seconds, subtract)
-        self._times = SlidingTimes(seconds)
+        self._times = SlidingTimes(seconds, spread)
         # tokens whose plain time is unknown, by why
         self._uncovered = dict.fromkeys(Withheld, 0.0)
         self._uncovered_window = GrowthWindow[Mapping[Withheld, float]](seconds, _subtract_each)
@@ -294,7 +347,12 @@ class EngineSpeedWindow:
         """Adds what was decoded since the last poll, with its plain time per token if known."""
         self._total = sum_steps(self._total, steps)
         if isinstance(plain, PlainTime):
-            self._times.add(tokens=steps.generated, plain=plain, actual=steps.request_seconds)
+            self._times.add(
+                tokens=steps.generated,
+                plain=plain,
+                actual=steps.request_seconds,
+                requests=steps.first_tokens,
+            )
         else:
             self._uncovered[plain] += steps.generated
 
@@ -321,21 +379,21 @@ class EngineSpeedWindow:
             return EngineSpeed(steps=steps, withheld=missing)
 
         speedup = self._times.read()
+        recent = self._times.recent
         withheld = self._withheld(speedup, steps)
-        if withheld is not None or speedup is None:
+        if withheld is not None or speedup is None or recent is None:
             return EngineSpeed(steps=steps, withheld=withheld, held=self._last_known.recall(at))
 
         self._last_known.remember(speedup, at)
-        return _beside_plain(steps, speedup, curve)
+        return _beside_plain(steps, speedup, recent, curve)
 
     def _withheld(self, speedup: Speedup | None, steps: Steps) -> Withheld | None:
-        if speedup is not None and speedup.tokens >= _COVERED * steps.generated:
-            return Withheld.CONTEXT if speedup.doubt > _DOUBT else None
-
         uncovered = self._uncovered_window.growth or {}
         if sum(uncovered.values()) > (1 - _COVERED) * steps.generated:
             return max(uncovered, key=lambda why: uncovered[why])
-        return Withheld.TOO_LITTLE
+        if speedup is None:
+            return Withheld.TOO_LITTLE
+        return Withheld.CONTEXT if speedup.doubt > _DOUBT else None
 
 
 def _subtract_each(
@@ -344,12 +402,18 @@ def _subtract_each(
     return {why: tokens - before[why] for why, tokens in after.items()}
 
 
-def _beside_plain(steps: Steps, speedup: Speedup, curve: PlainStepTimes) -> EngineSpeed:
-    """What follows from a speedup and from the plain step at the window's load and context."""
+def _beside_plain(
+    steps: Steps, speedup: Speedup, recent: tuple[float, float], curve: PlainStepTimes
+) -> EngineSpeed:
+    """What follows from the times of the sliding window, whose load and context the steps have.
+
+    The speedup may be of a longer one.
+    """
+    plain_seconds, actual_seconds = recent
     work = plain_work(steps, curve.chunk_tokens)
     plain = step_time(curve, work.decodes, steps.context).seconds
-    prefill = max(speedup.plain_seconds - plain, 0.0)  # per token, the same with speculation
-    decoding = max(speedup.actual_seconds - prefill, 0.0)
+    prefill = max(plain_seconds - plain, 0.0)  # per token, the same with speculation
+    decoding = max(actual_seconds - prefill, 0.0)
     length = steps.tokens_per_step * decoding / plain if plain else None
 
     drafted = steps.draft_tokens / steps.decode_steps
@@ -375,14 +439,19 @@ def context_label(context: float) -> str:
 class ContextSpeed:
     """Plain and actual times over the last hour, by the mean context of the decoding requests."""
 
-    def __init__(self) -> None:
-        self._times = {label: SlidingTimes(HOUR) for label in CONTEXT_LABELS}
+    def __init__(self, spread: RequestSpread) -> None:
+        self._times = {label: SlidingTimes(HOUR, spread) for label in CONTEXT_LABELS}
 
     def add(self, steps: Steps, plain: PlainTime) -> None:
         """Adds what an engine decoded since the last poll, with its plain time per token."""
         if steps.context is not None:
             times = self._times[context_label(steps.context)]
-            times.add(tokens=steps.generated, plain=plain, actual=steps.request_seconds)
+            times.add(
+                tokens=steps.generated,
+                plain=plain,
+                actual=steps.request_seconds,
+                requests=steps.first_tokens,
+            )
 
     def mark(self, at: float) -> None:
         """Timestamps everything added so far with ``at``, a poll's time."""

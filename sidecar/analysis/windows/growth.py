@@ -81,6 +81,22 @@ class GrowthWindow(Generic[Total]):
             return None
         return self._subtract(self._latest.totals, self._kept[0].totals)
 
+    def start(self, seconds: float) -> Reading[Total]:
+        """The reading with which the last ``seconds`` begin: the latest kept that is as old.
+
+        The oldest one if there is none. Requires a reading.
+        """
+        latest = self._latest or self._kept[-1]
+        return self.since(latest.at - seconds)
+
+    def since(self, at: float) -> Reading[Total]:
+        """The latest reading kept that is not after ``at``, the oldest one if there is none.
+
+        Requires a reading.
+        """
+        as_old = (one for one in reversed(self._kept) if one.at <= at)
+        return next(as_old, self._kept[0])
+
     def readings(self) -> list[Reading[Total]]:
         """The kept readings: about sixty, including the latest."""
         if self._latest is None or self._latest is self._kept[-1]:

@@ -318,14 +318,17 @@ METRICS: Final = (
     ENGINE.gauge(
         "engine_speedup_ratio",
         (
-            "Plain time per token / actual of all requests over latency_window. Absent without a "
-            "reference."
+            "Plain time per token / actual of all requests over latency_window or, as long as that"
+            " is uncertain, up to an hour. Absent without a reference."
         ),
         value=_speedup(lambda speedup: speedup.ratio),
     ),
     ENGINE.gauge(
         "engine_speedup_standard_error_ratio",
-        "Standard error of specdec_engine_speedup_ratio.",
+        (
+            "Standard error of specdec_engine_speedup_ratio, as the ratio of the same traffic on"
+            " this machine in the long run."
+        ),
         value=_speedup(lambda speedup: speedup.error),
     ),
     MODEL.gauge(

@@ -248,8 +248,8 @@ METRICS: Final = (
     TEMPERATURE.gauge(
         "speedup_ratio",
         (
-            "Plain time per token / actual over latency_window; above 1, speculation is faster. "
-            "Absent without a reference."
+            "Plain time per token / actual over latency_window or, as long as that is uncertain, up"
+            " to an hour; above 1, speculation is faster. Absent without a reference."
         ),
         value=lambda part: part.speedup.ratio if part.speedup is not None else None,
     ),

@@ -1,0 +1,1 @@
+"""How often the ± of a live speedup covers the truth, simulated."""

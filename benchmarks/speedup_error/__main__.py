@@ -1,0 +1,189 @@
+"""``python -m benchmarks.speedup_error``: the ± of a live speedup, and the losses by it.
+
+Plain time is known exactly, so all that the ± has to cover is traffic and machine. Each row is an
+independent simulation of requests that differ in acceptance (sd 0.15), at loads and reply lengths
+of its own, with noise of the machine that lasts; the truth is the ratio of the same traffic in the
+long run. Seeds count from 0. It prints Markdown tables. ``coverage`` or ``losses``; ``--rows 1,4``
+for some of the rows.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf, sqrt
+from statistics import fmean, median
+from typing import Final
+
+from benchmarks.calibration.rates import in_parallel, rate
+from benchmarks.speedup_error.pods import Pod, Seen, long_run
+from benchmarks.speedup_error.traffic import Traffic
+from sidecar.analysis.evidence import CONFIDENCE
+
+ROWS: Final[Sequence[Traffic]] = (
+    Traffic(name="8 at once, 200 tokens", at_once=(8, 8), reply=200),
+    Traffic(name="2 at once, 800", at_once=(2, 2), reply=800),
+    Traffic(name="4 to 8 at once, 3,000", at_once=(4, 8), reply=3000),
+    Traffic(name="8, 200, noise 3 % for a minute", at_once=(8, 8), reply=200, noise=0.03),
+    Traffic(
+        name="8, 200, noise 5 % for five minutes", at_once=(8, 8), reply=200, noise=0.05, lasts=300
+    ),
+    Traffic(name="1 at once, 400", at_once=(1, 1), reply=400),
+    Traffic(name="24 to 40 at once, 1,000", at_once=(24, 40), reply=1000),
+    Traffic(
+        name="4, 3,000, noise 3 % for five minutes",
+        at_once=(4, 4),
+        reply=3000,
+        noise=0.03,
+        lasts=300,
+    ),
+    Traffic(
+        name="12 to 20, 100, noise 1 % for an hour",
+        at_once=(12, 20),
+        reply=100,
+        noise=0.01,
+        lasts=3600,
+    ),
+    Traffic(
+        name="8, 200, noise 3 % for an hour", at_once=(8, 8), reply=200, noise=0.03, lasts=3600
+    ),
+)
+_HOURS: Final = 10
+_LEARNT: Final = 2.0  # hours
+_NO_LOSS: Final = (1.0, 1.02)
+_LOSS: Final = 0.9
+_BEFORE: Final = 1.3  # the speedup that falls to it
+_FALLS_AT: Final = 3 * 3600.0
+_LOOKED: Final = 2 * 3600.0
+_SOON: Final = 2400.0
+_TRUTHS: Final = 4  # runs of sixty hours
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some hours of all pods of a row: ``off`` are the errors, ``stated`` those said."""
+
+    off: Sequence[float]
+    stated: Sequence[float]
+    minutes: float
+
+    @property
+    def covered(self) -> float:
+        """The share of the times that ± covered the truth."""
+        pairs = zip(self.off, self.stated, strict=True)
+        return fmean(abs(off) <= CONFIDENCE * error for off, error in pairs)
+
+    @property
+    def relative(self) -> float:
+        """The mean stated error / the standard deviation from the truth."""
+        return fmean(self.stated) / sqrt(fmean(one**2 for one in self.off))
+
+
+def _part(pods: Sequence[Sequence[Seen]], truth: float, hours: tuple[float, float]) -> _Part:
+    begin, end = (3600 * one for one in hours)
+    known = [
+        one.speedup
+        for pod in pods
+        for one in pod
+        if begin < one.at <= end and one.speedup is not None
+    ]
+    return _Part(
+        [one.ratio - truth for one in known],
+        [one.error for one in known],
+        fmean(one.seconds for one in known) / 60,
+    )
+
+
+def _seen(traffic: Traffic, seed: int) -> list[Seen]:
+    return list(Pod(traffic=traffic, seed=seed, hours=_HOURS).seen())
+
+
+def _truth(traffic: Traffic, processes: int) -> float:
+    return fmean(in_parallel(partial(long_run, traffic), range(_TRUTHS), processes))
+
+
+def coverage(rows: Sequence[Traffic], pods: int, processes: int) -> None:
+    """Prints how often the ± covers the truth."""
+    print(
+        "| traffic | first hour: covered | stated ÷ real sd | second hour | stated ÷ real sd |"
+        " then | stated ÷ real sd | by hour | window |\n|---|---|---|---|---|---|---|---|---|"
+    )
+    for traffic in rows:
+        found = in_parallel(partial(_seen, traffic), range(pods), processes)
+        part = partial(_part, found, _truth(traffic, processes))
+        hours = [part((one, one + 1.0)) for one in range(_HOURS)]
+        late = part((_LEARNT, _HOURS))
+        shown = [f"{one.covered:.0%} | {one.relative:.2f}" for one in (*hours[:2], late)]
+        later = [one.covered for one in hours[2:]]
+        print(
+            f"| {traffic.name} | {' | '.join(shown)} | {min(later):.0%} to {max(later):.0%} |"
+            f" {late.minutes:.0f} min |",
+            flush=True,
+        )
+
+
+def _negative(pods: Sequence[Pod], seed: int) -> float | None:
+    return pods[seed].negative_at()
+
+
+def losses(rows: Sequence[Traffic], pods: int, processes: int) -> None:
+    """Prints how often a pod that does not lose is said to, and how soon one that does is."""
+    cells = [f"{one:g}: days with a loss, at most (95 %)" for one in _NO_LOSS]
+    found = [f"{_LOSS:g} {one}: middle, within 40 min" for one in ("from the start", "after 1.3")]
+    print(f"| traffic | {' | '.join((*cells, *found))} |\n|---|---|---|---|---|")
+    for traffic in rows:
+        truth = _truth(traffic, processes)
+        known = [_false(traffic, speedup / truth, pods, processes) for speedup in _NO_LOSS]
+        known += [_found(traffic, truth, at, pods, processes) for at in (0.0, _FALLS_AT)]
+        print(f"| {traffic.name} | {' | '.join(known)} |", flush=True)
+
+
+def _false(traffic: Traffic, scale: float, pods: int, processes: int) -> str:
+    days = [Pod(traffic=traffic, seed=seed, hours=24, poll=30, scale=scale) for seed in range(pods)]
+    at = in_parallel(partial(_negative, days), range(pods), processes)
+    found = rate(one is not None for one in at)
+    return f"{found.events} of {pods}, {found.at_most:.1%}"
+
+
+def _found(traffic: Traffic, truth: float, begins: float, pods: int, processes: int) -> str:
+    losing = [
+        Pod(
+            traffic=traffic,
+            seed=seed,
+            hours=(begins + _LOOKED) / 3600,
+            poll=30,
+            scale=(_BEFORE if begins else _LOSS) / truth,
+            changes_at=begins or inf,
+            scale_then=_LOSS / truth,
+        )
+        for seed in range(pods)
+    ]
+    at = in_parallel(partial(_negative, losing), range(pods), processes)
+    after = [inf if one is None else one - begins for one in at]
+    middle = median(after)
+    said = f"{middle / 60:.0f} min" if middle < inf else "more than two hours"
+    return f"{said}, {fmean(one <= _SOON for one in after):.0%}"
+
+
+def main() -> int:
+    """Simulates and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("coverage", "losses"))
+    parser.add_argument("--rows", help="their numbers, from 1")
+    parser.add_argument("--pods", type=int, default=40)
+    parser.add_argument("--processes", type=int, default=1)
+    arguments = parser.parse_args()
+
+    chosen = ROWS
+    if arguments.rows is not None:
+        chosen = tuple(ROWS[int(one) - 1] for one in arguments.rows.split(","))
+    table = coverage if arguments.what == "coverage" else losses
+    table(chosen, arguments.pods, arguments.processes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

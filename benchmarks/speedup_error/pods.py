@@ -1,0 +1,93 @@
+"""Pods under traffic, seen through the sidecar's own window of speedups and its own judge."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.speedup_error.traffic import Engine, Traffic, plain_times
+from sidecar.analysis.evidence import Acceptance, Evidence
+from sidecar.analysis.judgement import Judgement, Verdict
+from sidecar.analysis.speed.plain import plain_token
+from sidecar.analysis.speed.scatter import RequestSpread
+from sidecar.analysis.speed.speedup import EngineSpeedWindow, Speedup
+from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.verdict import judge
+from sidecar.settings.groups import Thresholds
+
+WINDOW: Final = 300.0  # seconds: ``latency_window`` as it is by default
+_ENOUGH: Final = Acceptance(
+    seconds=WINDOW, requests=100.0, drafts=3e4, draft_tokens=9e4, accepted_tokens=5e4
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the sidecar says at ``at``, seconds after the start; None: it says nothing."""
+
+    at: float
+    speedup: Speedup | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod for some ``hours``.
+
+    ``scale`` is by how much plain decoding is slower than in ``plain_times``, and from
+    ``changes_at`` on, in seconds, ``scale_then``.
+    """
+
+    traffic: Traffic
+    seed: int
+    hours: float
+    poll: float = 10.0
+    scale: float = 1.0
+    changes_at: float = float("inf")
+    scale_then: float = 1.0
+    has_plugin: bool = True
+
+    def seen(self, every: float = WINDOW) -> Iterator[Seen]:
+        """What the sidecar says, ``every`` so many seconds."""
+        before = plain_times(self.scale)
+        then = plain_times(self.scale_then)
+        spread = RequestSpread()
+        window = EngineSpeedWindow(WINDOW, spread)
+        at = 0.0
+        for poll in Engine(self.traffic, self.seed, self.poll).polls(self.hours):
+            curve = before if at < self.changes_at else then
+            at += self.poll
+            plain = plain_token(curve, poll.steps)
+            window.add(poll.steps, plain or Withheld.LOAD)
+            if plain is not None and self.has_plugin:
+                for tokens, seconds in poll.finished:
+                    spread.add(tokens * plain.seconds, seconds)
+            window.mark(at)
+            if at % every < self.poll:
+                speed = window.read(curve, Withheld.NO_REFERENCE, at)
+                yield Seen(at, speed.speedup if speed is not None else None)
+
+    def negative_at(self) -> float | None:
+        """When the sidecar's own judge first says net negative, in seconds; None if never.
+
+        It judges at each poll; before ``changes_at`` it may say what it likes.
+        """
+        judged = Judgement()
+        for seen in self.seen(self.poll):
+            evidence = Evidence(window=_ENOUGH, speedup=seen.speedup)
+            judged = judge(evidence, Thresholds(), WINDOW, before=judged)
+            is_after = self.changes_at == float("inf") or seen.at > self.changes_at
+            if is_after and judged.by_speedup is Verdict.NET_NEGATIVE:
+                return seen.at
+        return None
+
+
+def long_run(traffic: Traffic, seed: int, hours: float = 60.0) -> float:
+    """The ratio of plain to actual time over as many hours of this traffic."""
+    plain = 0.0
+    actual = 0.0
+    curve = plain_times()
+    for poll in Engine(traffic, -1 - seed, 60.0).polls(hours):
+        time = plain_token(curve, poll.steps)
+        if time is not None:
+            plain += time.seconds * poll.steps.generated
+            actual += poll.steps.request_seconds
+    return plain / actual

@@ -1,0 +1,52 @@
+"""What the error of a speedup is simulated with: the traffic is as it says, and the ± covers it."""
+
+from statistics import fmean, pstdev
+
+import pytest
+
+from benchmarks.speedup_error.pods import Pod, long_run
+from benchmarks.speedup_error.traffic import Engine, Traffic
+from sidecar.analysis.evidence import CONFIDENCE
+
+SHORT = Traffic(name="short", at_once=(8, 8), reply=200)
+
+
+def test_an_engine_has_its_load_and_requests_their_reply():
+    """Except for those in their midst at the start."""
+    polls = list(Engine(Traffic(name="t", at_once=(2, 2), reply=400), 0, 10.0).polls(1))
+    ended = [request for poll in polls for request in poll.finished]
+    assert [poll.steps.running for poll in polls] == pytest.approx([2.0] * len(polls))
+    assert [tokens for tokens, _ in ended[2:]] == [400] * (len(ended) - 2)
+
+    tokens = sum(poll.steps.generated for poll in polls)
+    assert tokens == pytest.approx(400 * len(ended), rel=0.01)
+
+
+def test_noise_is_as_large_as_said():
+    noisy = Traffic(name="t", at_once=(1, 1), reply=400, noise=0.05, lasts=60)
+    steps = [poll.steps.engine_steps for poll in Engine(noisy, 0, 10.0).polls(8)]
+    assert pstdev(steps) / fmean(steps) == pytest.approx(0.05, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "traffic", [SHORT, Traffic(name="wanders", at_once=(8, 8), reply=200, noise=0.03, lasts=60)]
+)
+def test_after_two_hours_the_plus_minus_covers_the_speedup_of_the_long_run(traffic):
+    """A few pods here; docs/measurements/speedup-error.md has the rest."""
+    truth = long_run(traffic, 0)
+    seen = [one for seed in range(4) for one in Pod(traffic=traffic, seed=seed, hours=6).seen()]
+    known = [one.speedup for one in seen if one.at > 7200]
+    covered = fmean(abs(one.ratio - truth) <= CONFIDENCE * one.error for one in known)
+
+    assert 0.88 <= covered <= 1
+    assert fmean(one.error for one in known) < 0.03
+
+
+def test_a_pod_that_loses_a_tenth_is_found_and_one_that_breaks_even_is_not():
+    """From the start, without noise."""
+    truth = long_run(SHORT, 0)
+    loses = Pod(traffic=SHORT, seed=0, hours=2, poll=30, scale=0.9 / truth)
+    even = Pod(traffic=SHORT, seed=0, hours=2, poll=30, scale=1 / truth)
+
+    assert loses.negative_at() < 3600
+    assert even.negative_at() is None

@@ -8,7 +8,6 @@ import yaml
 
 from sidecar.alerting.conditions import NO_ANSWER, conditions, load_rules
 from sidecar.alerting.past import Past
-from sidecar.analysis.verdict import MARGIN
 from sidecar.errors import NoVllmMetrics
 from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds
@@ -249,7 +248,7 @@ def test_without_series_only_the_absence_fires(tmp_path):
 
 
 def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
-    """A verdict by the speedup rises only past the margin, one by the rate once that is certain.
+    """A verdict by the speedup rises only clearly above it, one by the rate once that is certain.
 
     A text that says "below the threshold" would then be wrong.
     """
@@ -257,11 +256,11 @@ def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
     certain = [text for text in said if "once it is certain to be above it" in text]
     assert len(certain) == 4 - 1
     assert all("below" not in description for description in certain)
-    ends = [description for description in said if "the alert ends at most" in description]
-    assert len(ends) == 2
-    assert all(
-        f"{MARGIN} above it" in description and "below" not in description for description in ends
-    )
+    clear = [
+        description for description in said if "the alert ends clearly above it" in description
+    ]
+    assert len(clear) == 2
+    assert all("below" not in description for description in clear)
 
 
 def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():

@@ -32,11 +32,9 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
     assert result.complete
     levels = summarized(result)
     for level in levels:
-        assert (level.acceptance_from, level.metrics["requests"], level.caveats) == (
-            "replies",
-            24,
-            (),
-        )
+        assert (level.acceptance_from, level.metrics["requests"]) == ("replies", 24)
+        # So few requests may leave it open on which side of a threshold the rate is.
+        assert all(caveat.startswith("no verdict: ") for caveat in level.caveats)
     # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to
     # the token.
     acceptances = [level.whole.acceptance for level in result.levels]

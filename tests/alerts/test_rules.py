@@ -254,7 +254,7 @@ def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
     """
     said = [rule.description for rule in load_rules().values()]
     certain = [text for text in said if "once it is certain to be above it" in text]
-    assert len(certain) == 4 - 1
+    assert len(certain) == 3
     assert all("below" not in description for description in certain)
     clear = [
         description for description in said if "the alert ends clearly above it" in description

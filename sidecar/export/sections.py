@@ -11,7 +11,7 @@ from math import log2
 from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.findings.finding import advised
-from sidecar.analysis.judgement import Basis, Judgement
+from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
@@ -418,7 +418,9 @@ def _bucket(bucket: TemperatureReport, model: ModelReport, thresholds: Threshold
     spread = distribution(bucket.acceptance_bins, low)
     if bucket.speedup is not None:
         spread = axis(bucket.speedup)
-        figures = f"{value(plus_minus(bucket.speedup))}<br>{effect(bucket.speedup)}"
+        is_certain = judged.by_speedup not in (None, Verdict.INSUFFICIENT_DATA)
+        what = effect(bucket.speedup) if is_certain else "not certain yet"
+        figures = f"{value(plus_minus(bucket.speedup))}<br>{what}"
 
     return (
         f'<div class="bucket {tone_of(judged)}">'

@@ -227,9 +227,10 @@ def _remedy(model: ModelReport) -> str:
     if found is None:
         return ""
     paste = to_paste(found.option) if found.option else ""
+    seen_first, *_ = found.what.split(". ")  # the rest is in the fold
     return (
         f'<section class="fix" aria-label="what to change"><p><strong>{marked(found.remedy)}'
-        f"</strong></p>{paste}</section>"
+        f"</strong></p>{paste}<p class=facts>{marked(seen_first.rstrip('.'))}.</p></section>"
     )
 
 

@@ -6,12 +6,12 @@ finding asks for would take away what the finding is to be compared with.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Final
 
 from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.distributions import quantile
-from sidecar.analysis.windows.recent import Ordered
+from sidecar.analysis.windows.recent import RELATIVE_BIN, Ordered
 from sidecar.requests.messages import Speculation
 
 _EVERY: Final = 60.0  # seconds between two moments
@@ -22,6 +22,8 @@ _FEWEST: Final = 10  # requests for which an error is told
 @dataclass(frozen=True, slots=True)
 class Median:
     """The median of single requests' times, in seconds, and its 95 % interval.
+
+    It is wider by a bin of ``Recent`` at both ends.
 
     The interval holds for requests that are independent, whatever their distribution: the number
     of them below the true median is binomial, so it lies within √n / 2 of n / 2 in 68 %.
@@ -34,10 +36,10 @@ class Median:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Finished requests of one temperature, without repetition loops.
+    """Finished requests of one temperature.
 
-    ``acceptance`` is of those with drafts, ``error`` its standard error by requests. All but
-    ``requests`` is None where too few tell.
+    ``acceptance`` is of those ``requests`` that have drafts and are no repetition loops, ``error``
+    its standard error by requests; times are of all. None where too few tell.
     """
 
     requests: int
@@ -87,7 +89,7 @@ class ChangeWatch:
         self._last: Moment | None = None
         self._before: Moment | None = None
         self._since = 0.0
-        self._looked = 0.0
+        self._looked = -inf
 
     def begin_again(self, at: float) -> "ChangeWatch":
         """From ``at`` on, vLLM speculates in another way.
@@ -121,7 +123,7 @@ class ChangeWatch:
     def report(self, at: float) -> Change | None:
         """The last change; None if there was none within a day, or if it was taken back."""
         before = self._before
-        if before is None or at - self._since > _KEPT:
+        if before is None or not 0 <= at - self._since <= _KEPT:
             return None
         if self._last is not None and self._last.speculation == before.speculation:
             return None
@@ -148,4 +150,4 @@ def _median(values: Ordered) -> Median | None:
     low, middle, high = (quantile(values, 0.5 + away) for away in (-margin, 0.0, margin))
     if low is None or middle is None or high is None:
         return None
-    return Median(middle, low, high)
+    return Median(middle, low / RELATIVE_BIN, high * RELATIVE_BIN)

@@ -37,7 +37,7 @@ from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.requests.messages import FinishedRequest, Speculation
-from sidecar.requests.tables import GROUPED, LOOP, OTHER, Ending, Table
+from sidecar.requests.tables import ABOVE_2, GROUPED, LOOP, OTHER, Ending, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings
@@ -286,8 +286,10 @@ class ModelState:
         """Adds requests to their own temperatures, without repetition loops as in ``_compare``."""
         by_hundredth: dict[int, list[FinishedRequest]] = {}
         for request in requests:
-            if request.draft_tokens and request.ending != LOOP and request.temperature is not None:
-                by_hundredth.setdefault(request.temperature, []).append(request)
+            hundredth = request.temperature
+            is_told = request.draft_tokens and request.ending != LOOP
+            if is_told and hundredth is not None and hundredth < ABOVE_2:
+                by_hundredth.setdefault(hundredth, []).append(request)
 
         self._finer.add(at, {hundredth: _sums(same) for hundredth, same in by_hundredth.items()})
 

@@ -252,6 +252,7 @@ class State:
             self._speculation[name] = now
             if name in self._unconfirmed and now != before:
                 self._models[name] = self._models[name].begin_again(at)
+                self._judge.forget(name)
                 for state in engines:
                     state.judge_from(at)
             self._unconfirmed.discard(name)

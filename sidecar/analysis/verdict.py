@@ -63,6 +63,11 @@ class Judge:
             self._thresholds = thresholds
             self._last.clear()
 
+    def forget(self, name: str) -> None:
+        """Judges a model that speculates in another way without what it was judged before."""
+        self._last = {key: last for key, last in self._last.items() if key[0] != name}
+        self._judged = {key: judged for key, judged in self._judged.items() if key != name}
+
     def judge(self, models: Iterable[ModelEvidence], at: float) -> None:
         """Judges all present models at ``at``, Unix seconds.
 
@@ -232,6 +237,8 @@ class _Known:
         if not self.estimates():
             return NOWHERE
         at = self._past.at if self._past is not None else -math.inf
+        if self._past is not None and before.since > at:
+            before = NOWHERE  # the clock was set back
         return standing(before, line, self.estimates, at)
 
     def estimates(self, since: float = -math.inf) -> Sequence[Estimate]:

@@ -129,7 +129,11 @@ def _verdict(model: _Json) -> str:
     judgement = model["judgement"]
     recent = judgement["evidence"]["window"]
     window = recent if judgement["by_speedup"] else judgement["judged"] or recent
-    over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
+    speedup = judgement["evidence"]["speedup"]
+    seconds = window["seconds"]
+    if judgement["by_speedup"] and speedup is not None:
+        seconds = speedup["seconds"] or seconds
+    over = f" over {seconds:,.0f} s" if seconds else ""
     verdict = "undecided" if judgement["is_undecided"] else judgement["verdict"]
     return f"{verdict} by {judgement['basis']}{over}"
 

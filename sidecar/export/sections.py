@@ -250,7 +250,8 @@ def _tiles(model: ModelReport) -> str:
         tiles.append(("Waiting", f"{waiting:,.0f}", f"{running:,.0f} running"))
 
     shown = "".join(
-        f'<div class="tile"><h3>{name}</h3>{value(number)} <small>{small}</small></div>'
+        f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{escape(small)}</small>'
+        "</div>"
         for name, number, small in tiles
     )
     return f'<div class="tiles">{shown}</div>' if shown else ""
@@ -262,7 +263,10 @@ def _worst_latency(model: ModelReport, phase: Phase, name: str) -> list[tuple[st
     if not found:
         return []
 
-    worst = max(found, key=lambda one: one.quantiles[0.99])
+    if phase is Phase.TTFT:
+        worst = max(found, key=lambda one: one.quantiles[0.99])
+    else:
+        worst = max(found, key=lambda one: one.gap_seconds or 0.0)
     half, _, most = shown_quantiles(worst, latency)
     if phase is Phase.TTFT:
         return [(name, most, f"P50 {half}, by bucket")]
@@ -344,7 +348,9 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     faster = ""
     if speed and speed.speedup:
         what = leaning_effect if judgement.leans else effect
-        faster = f"; {times_as_fast(speed.speedup)}, {what(speed.speedup)}"
+        over = speed.speedup.seconds
+        span = f" over the last {duration(over)}" if over and over != window.seconds else ""
+        faster = f"; {times_as_fast(speed.speedup)}, {what(speed.speedup)}{span}"
 
     return f"{accepted} in the last {duration(window.seconds)}{faster}"
 
@@ -362,7 +368,8 @@ def _numbers(model: ModelReport) -> str:
     gains = "".join(f"<li>{line}</li>" for line in map(_gain, model.temperatures) if line)
     listed = f'<ul class="notes">{gains}</ul>' if gains else ""
     note = '<p class="facts">Times in milliseconds.</p>' if table else ""
-    return f'<div class="wide">{table}</div>{note}{_drafts(model)}{listed}' if table else ""
+    wide = '<div class="wide" tabindex="0" role="region" aria-label="numbers by temperature">'
+    return f"{wide}{table}</div>{note}{_drafts(model)}{listed}" if table else ""
 
 
 def _drafts(model: ModelReport) -> str:
@@ -417,11 +424,15 @@ def _bucket(bucket: TemperatureReport, model: ModelReport, thresholds: Threshold
 
     figures = f"P10 {percent(p10)}<br>{requests}"
     spread = distribution(bucket.acceptance_bins, low)
-    if bucket.speedup is not None:
-        spread = axis(bucket.speedup)
+    held = bucket.held.speedup if bucket.held is not None else None
+    speedup = bucket.speedup or held
+    if speedup is not None:
+        spread = axis(speedup)
         is_certain = judged.by_speedup not in (None, Verdict.INSUFFICIENT_DATA)
-        what = effect(bucket.speedup) if is_certain else "not certain yet"
-        figures = f"{value(plus_minus(bucket.speedup))}<br>{what}"
+        what = effect(speedup) if is_certain else "not certain yet"
+        if bucket.speedup is None:
+            what = "the last one known"
+        figures = f"{value(plus_minus(speedup))}<br>{what}"
 
     return (
         f'<div class="bucket {tone_of(judged)}">'

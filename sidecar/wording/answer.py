@@ -323,7 +323,7 @@ def _with(split: Split, verdict: Verdict) -> Split:
 
 def _undecided(model: ModelReport) -> Split:
     """The temperatures with enough traffic at which no verdict is certain yet."""
-    return [bucket for bucket in model.temperatures if bucket.judgement.undecided is not None]
+    return [bucket for bucket in model.temperatures if bucket.judgement.is_undecided]
 
 
 def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
@@ -346,9 +346,10 @@ def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
         text = f"{_subject(even)} roughly breaks even at {_temperatures(even)}{drafted}."
         return _said_of(even, text, open_, split)
 
-    where = _temperatures(split) if undecided else "every temperature with enough traffic"
-    text = f"{_subject(split)} pays at {where}{drafted}."
-    return _said_of(split, text, open_, split)
+    pays = _with(split, Verdict.NET_POSITIVE)
+    where = _temperatures(pays) if undecided else "every temperature with enough traffic"
+    text = f"{_subject(pays)} pays at {where}{drafted}."
+    return _said_of(pays, text, open_, split)
 
 
 def _said_of(split: Split, text: str, reason: str, shown: Split) -> Answer:

@@ -7,10 +7,11 @@ from sidecar.analysis.change import Median, Moment, Side
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.requests.messages import Speculation
-from sidecar.wording.numbers import counted, utc
+from sidecar.wording.numbers import counted, date
 
 CHANGE: Final = ("before and after", "before", "now")
 _ALIKE: Final = 1.25  # loads up to this ratio are comparable
+_NONE_ALIKE: Final = "No temperature has requests of before and of now."
 _INDEPENDENT: Final = (
     "Medians of single requests; the intervals hold for requests that are independent of each"
     " other, and are too narrow where many come from one session."
@@ -43,13 +44,15 @@ def change_sentence(model: ModelReport) -> str:
         return ""
 
     before = change.before
-    was = f"Until {utc(before.at)}, vLLM speculated with {speculation_phrase(before.speculation)}"
+    how = speculation_phrase(before.speculation)
+    was = f"Before, with requests until {date(before.at)}, vLLM speculated with {how}"
     now = change.now
     if now is None:
-        return f"{was}; since {utc(change.since)} too few requests have finished to compare."
+        return f"{was}; since {date(change.since)} too few requests have finished to compare."
 
-    then = f"{was}; since {utc(change.since)} with {speculation_phrase(now.speculation)}."
-    return " ".join(filter(None, (then, _load(before, now), _INDEPENDENT)))
+    then = f"{was}; since {date(change.since)} with {speculation_phrase(now.speculation)}."
+    rest = (_load(before, now), _INDEPENDENT) if change_rows(model) else (_NONE_ALIKE,)
+    return " ".join((then, *rest))
 
 
 def change_rows(model: ModelReport) -> list[Sequence[str]]:

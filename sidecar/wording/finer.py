@@ -1,6 +1,7 @@
 """That a bucket of temperatures hides a difference, and the buckets that would show it."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
@@ -17,9 +18,10 @@ def finer_hints(model: ModelReport) -> Iterator[str]:
             f"{percent(part.rate)} ± {100 * CONFIDENCE * part.error:.0f} at {part.temperature:g}"
             for part in bucket.parts
         )
-        edges = ", ".join(f"{part.temperature:g}" for part in bucket.parts[:-1])
+        # The edge at the largest step: there may be only eight.
+        cooler, _ = max(pairwise(bucket.parts), key=lambda pair: abs(pair[0].rate - pair[1].rate))
         yield (
             f"The row T {bucket.temperature} has temperatures that differ: {rates} (acceptance rate"
-            f" of finished requests). To have a row for each, add {edges} to"
-            " `temperature_buckets`."
+            f" of finished requests). To have two rows, add {cooler.temperature:g} to"
+            " `temperature_buckets` (at most eight edges)."
         )

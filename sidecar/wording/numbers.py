@@ -33,6 +33,11 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
 
 
+def date(seconds: float) -> str:
+    """The day and the time of day of Unix seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%MZ")
+
+
 def duration(seconds: float) -> str:
     """Seconds, minutes or hours."""
     if seconds < 100:

@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.analysis.certainty.past import WINDOWS, Counted, PastWatch
 from sidecar.analysis.certainty.side import NOWHERE, Line, Side, Standing, alarming, standing
-from sidecar.analysis.certainty.spread import BLOCK, Spread
+from sidecar.analysis.certainty.spread import BLOCK, Spread, SpreadWatch
 from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.verdict import judge
@@ -224,3 +224,12 @@ def test_a_standing_is_forgotten_with_all_that_it_was_based_on():
     again = judge(forgotten, Thresholds(), before=before)
 
     assert (again.verdict, again.is_low) == (Verdict.INSUFFICIENT_DATA, None)
+
+
+def test_traffic_that_ended_long_ago_leaves_what_is_assumed():
+    """What is left of its sums becomes smaller with each block, and their squares would be 0."""
+    watch = SpreadWatch()
+    watch.finished(Sums.of([TOKENS] * 50, [40, 50] * 25))
+    for _ in range(40_000):  # more than four months without requests
+        watch.block(0.0, None)
+    assert watch.spread == SpreadWatch().spread

@@ -111,7 +111,7 @@ def test_a_restart_without_a_change_is_none():
 
 
 def test_the_interval_of_a_median_holds_it_in_95_percent_of_independent_requests():
-    """Of a skewed distribution; with ten requests as with a thousand."""
+    """Of a skewed distribution; with ten requests as with a thousand, or somewhat more often."""
     chance = random.Random(5)
     for requests in (10, 40, 1000):
         held = 0
@@ -119,7 +119,7 @@ def test_the_interval_of_a_median_holds_it_in_95_percent_of_independent_requests
             times = sorted(chance.expovariate(1.0) for _ in range(requests))
             median = side_of(Sums(), Ordered([(time, 1) for time in times]), Ordered([])).ttft
             held += median.low <= 0.6931 <= median.high
-        assert 0.92 <= held / 400 <= 0.985, requests
+        assert 0.92 <= held / 400 <= 0.995, requests
 
 
 def test_few_requests_have_no_error_and_so_no_value():

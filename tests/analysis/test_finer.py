@@ -43,7 +43,7 @@ def test_temperatures_of_one_row_that_differ_are_told_with_the_edges_that_split_
     assert pod.temperature("0").parts == ()
     (told,) = [hint for hint in hints(pod.model()) if "differ" in hint]
     assert "47% ± 1 at 0.8, 43% ± 1 at 0.9, 27% ± 1 at 1 (acceptance rate" in told
-    assert told.endswith("add 0.8, 0.9 to `temperature_buckets`.")
+    assert told.endswith("add 0.9 to `temperature_buckets` (at most eight edges).")
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,25 @@ def test_a_vllm_that_speculates_in_another_way_since_a_restart_is_judged_by_what
         assert cold.acceptances.count == 1, "a counter goes on"
 
 
+def test_a_verdict_ends_with_the_speculation_that_it_was_of():
+    """Even where the plug-in tells many requests at the first poll after the restart."""
+    pod = Pod()
+    pod.poll(pod.plugin.counted())
+    for _ in range(40):
+        for accepted in (3, 5, 6, 8) * 5:
+            pod.plugin.finish(accepted_tokens=accepted)
+        pod.poll(pod.plugin.counted(), seconds=20)
+    assert pod.temperature("0").judgement.verdict is Verdict.NET_NEGATIVE
+
+    pod.plugin.close()
+    pod.plugin = PluginEnd(pod, 2, speculation=replace(EAGLE, num_speculative_tokens=1))
+    for _ in range(3):
+        for accepted in (12, 15, 16, 18) * 10:
+            pod.plugin.finish(accepted_tokens=accepted)
+        pod.poll(pod.plugin.counted(), start=2.0, seconds=20)
+        assert pod.temperature("0").judgement.verdict is not Verdict.NET_NEGATIVE
+
+
 def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_ones():
     """After that nothing is known any more, so no alert goes by them."""
     server = Server(thresholds={"min_requests": 1})

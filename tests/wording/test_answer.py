@@ -242,6 +242,16 @@ def test_temperatures_that_are_undecided_are_told_beside_those_that_pay():
     )
 
 
+def test_a_temperature_whose_speedup_is_undecided_does_not_pay_by_the_rule_of_another_one():
+    """Its row says undecided."""
+    leans = timed("0", NONE, 0.6, 45, 46)
+    split = model(leans, temperature("0.5-0.7", GOOD, 0.8))
+
+    assert leans.judgement.leans
+    assert text_and_tone(split) == (f"{RULED} pays at temperature 0.5-0.7.", "even")
+    assert why(split).startswith("At temperature 0 it is undecided.")
+
+
 def test_the_rate_beside_a_verdict_is_of_the_window_that_was_judged():
     """Over the last five minutes it was another than over the hour."""
     whole = model(judgement=judgement(GOOD, 0.2, judged=window(0.7)))

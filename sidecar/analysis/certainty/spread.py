@@ -10,6 +10,7 @@ BLOCK: Final = 300.0
 """Seconds of a block; successive blocks are compared."""
 # What is assumed until it is known: requests differ by 0.2, as twenty drafts of three tokens at
 # rates that differ by 0.15 do, and sessions of five alike multiply the variance of a mean.
+_ALL_FORGOTTEN: Final = 1e-6  # requests; what is left of older ones would underflow
 _ASSUMED_VARIANCE: Final = 0.04
 _ASSUMED_FACTOR: Final = 3.5
 _REQUESTS_ASSUMED: Final = 10.0  # the weight of the assumptions
@@ -102,7 +103,7 @@ class SpreadWatch:
     @property
     def _variance(self) -> float:
         """Of a ratio estimator, times the number of requests (Cochran, Sampling Techniques)."""
-        if not self._drafted:
+        if self._requests < _ALL_FORGOTTEN:
             return _ASSUMED_VARIANCE
         rate = self._accepted / self._drafted
         squares = (

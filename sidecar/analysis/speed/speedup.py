@@ -34,6 +34,7 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
+_GAP: Final = 1.5  # a window that spans so many times its length has a gap in it
 _CERTAIN: Final = 0.015  # relative error by traffic at which a window is long enough
 
 
@@ -119,6 +120,7 @@ class SlidingTimes:
     def mark(self, at: float) -> None:
         """Timestamps everything added so far with ``at``, a poll's time."""
         totals = self._totals
+        self._marked = at
         self._shortest.append(at, totals)
         self._longest.append(at, totals)
         self._scatter.mark(at, Times(totals.plain, totals.actual, totals.requests))
@@ -165,6 +167,8 @@ class SlidingTimes:
             if spans_change:
                 begun = window.since(changed_at)
 
+            if chosen is not None and -inf < begun.at < self._marked - _GAP * seconds:
+                break  # nobody polled for a part of it
             grown = self._totals - begun.totals
             scatter = self._scatter.error(grown.actual, seconds)
             if scatter is not None:

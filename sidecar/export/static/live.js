@@ -5,14 +5,26 @@ async function refresh() {
   try {
     const response = await fetch("content", { cache: "no-store", signal: AbortSignal.timeout(5000) });
     if (!response.ok) throw new Error(response.status);
-    const folds = () => content.querySelectorAll("details");
-    const open = new Map([...folds()].map((fold) => [fold.dataset.fold, fold.open]));
-    content.innerHTML = await response.text();
-    for (const fold of folds()) fold.open = open.get(fold.dataset.fold) ?? fold.open;
+    replace(await response.text());
     content.classList.remove("stale");
   } catch {
     content.classList.add("stale");
   }
+}
+// Folds stay open, wide tables scrolled, and the keyboard where it was.
+function replace(text) {
+  const folds = () => [...content.querySelectorAll("details")];
+  const tables = () => [...content.querySelectorAll(".wide")];
+  const open = new Map(folds().map((fold) => [fold.dataset.fold, fold.open]));
+  const scrolled = tables().map((table) => table.scrollLeft);
+  const focused = document.activeElement?.closest("summary, .paste button");
+  const fold = focused?.closest("details")?.dataset.fold;
+  content.innerHTML = text;
+  for (const one of folds()) one.open = open.get(one.dataset.fold) ?? one.open;
+  tables().forEach((table, place) => (table.scrollLeft = scrolled[place] ?? 0));
+  if (!focused) return;
+  const within = folds().find((one) => one.dataset.fold === fold) ?? content;
+  within.querySelector(focused.localName)?.focus({ preventScroll: true });
 }
 // Copies the configuration beside a button. Without TLS, browsers offer no clipboard but this way.
 content.addEventListener("click", async (event) => {

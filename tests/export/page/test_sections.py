@@ -97,6 +97,8 @@ def test_a_model_that_does_not_speculate_has_no_verdict_on_drafts():
     page = text(reports.plain_model(GOOD, LIGHT))
 
     assert "demo does not speculate" in page
+    assert "KV cache, peak 50% of 442,368 tokens" in page
+    assert "Engines demo engine 0" in page
     assert "insufficient data" not in page
     assert "No draft" not in page
 

@@ -23,10 +23,9 @@ _FEWEST: Final = 10  # requests for which an error is told
 class Median:
     """The median of single requests' times, in seconds, and its 95 % interval.
 
-    It is wider by a bin of ``Recent`` at both ends.
-
     The interval holds for requests that are independent, whatever their distribution: the number
-    of them below the true median is binomial, so it lies within √n / 2 of n / 2 in 68 %.
+    of them below the true median is binomial, so it lies within √n / 2 of n / 2 in 68 %. It is
+    wider by a bin of ``Recent`` at both ends.
     """
 
     seconds: float
@@ -35,7 +34,7 @@ class Median:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Sample:
     """Finished requests of one temperature.
 
     ``acceptance`` is of those ``requests`` that have drafts and are no repetition loops, ``error``
@@ -59,7 +58,7 @@ class Moment:
     at: float
     speculation: Speculation
     running: float | None
-    temperatures: Mapping[str, Side]
+    temperatures: Mapping[str, Sample]
 
     @property
     def requests(self) -> int:
@@ -130,10 +129,10 @@ class ChangeWatch:
         return Change(self._since, before, self._last)
 
 
-def side_of(sums: Sums, ttft: Ordered, tpot: Ordered) -> Side:
+def sample_of(sums: Sums, ttft: Ordered, tpot: Ordered) -> Sample:
     """One temperature's, by its requests' sums and their ordered times."""
     is_enough = sums.requests >= _FEWEST and sums.drafted > 0
-    return Side(
+    return Sample(
         requests=sums.requests,
         acceptance=sums.rate if is_enough else None,
         error=sqrt(sums.variance) if is_enough else None,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.certainty.sums import Sums, total
-from sidecar.analysis.change import ChangeWatch, Moment, side_of
+from sidecar.analysis.change import ChangeWatch, Moment, sample_of
 from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.endings import Endings
@@ -343,7 +343,7 @@ class ModelState:
             by_temperature.setdefault(str(temperature), []).append(sums)
 
         sides = {
-            label: side_of(
+            label: sample_of(
                 total(by_temperature[label]),
                 state.recent_ttft.ordered(),
                 state.recent_tpot.ordered(),

@@ -393,7 +393,7 @@ def _by_time(split: Split, at_load: str) -> Answer:
     if not parts:
         parts = _at_each(leaning, _probably)
     elif leaning:
-        parts.append(f"is not decided yet at T {', '.join(one.temperature for one in leaning)}")
+        parts.append(f"undecided at T {', '.join(one.temperature for one in leaning)}")
         undecided = f"Speculation {'; '.join(_at_each(leaning, _probably))}."
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 

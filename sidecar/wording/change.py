@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from sidecar.analysis.change import Median, Moment, Side
+from sidecar.analysis.change import Median, Moment, Sample
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.requests.messages import Speculation
@@ -44,15 +44,14 @@ def change_sentence(model: ModelReport) -> str:
         return ""
 
     before = change.before
-    how = speculation_phrase(before.speculation)
-    was = f"Before, with requests until {date(before.at)}, vLLM speculated with {how}"
+    was = f"Before: {speculation_phrase(before.speculation)} (last requests {date(before.at)})."
     now = change.now
     if now is None:
-        return f"{was}; since {date(change.since)} too few requests have finished to compare."
+        return f"{was} Since {date(change.since)} too few requests have finished to compare."
 
-    then = f"{was}; since {date(change.since)} with {speculation_phrase(now.speculation)}."
+    since = f"Now, since {date(change.since)}: {speculation_phrase(now.speculation)}."
     rest = (_load(before, now), _INDEPENDENT) if change_rows(model) else (_NONE_ALIKE,)
-    return " ".join((then, *rest))
+    return " ".join((was, since, *rest))
 
 
 def change_rows(model: ModelReport) -> list[Sequence[str]]:
@@ -87,7 +86,7 @@ def _load(before: Moment, now: Moment) -> str:
     return f"{text}."
 
 
-def _acceptance(side: Side) -> str:
+def _acceptance(side: Sample) -> str:
     if side.acceptance is None or side.error is None:
         return "too few requests"
     return f"{side.acceptance:.0%} ± {100 * CONFIDENCE * side.error:.0f}"

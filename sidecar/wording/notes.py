@@ -462,7 +462,7 @@ def _losing_engines(model: ModelReport) -> Iterator[str]:
         return
     for engine in judged:
         if engine.judgement.verdict is Verdict.NET_NEGATIVE:
-            yield (f"Engine {engine.key.engine} loses on its own: {_grounds(engine.judgement)}.")
+            yield f"Engine {engine.key.engine} loses on its own: {_grounds(engine.judgement)}."
 
 
 def _grounds(judgement: Judgement) -> str:

@@ -130,7 +130,7 @@ def test_before_anything_is_known_sessions_are_assumed():
 
     assert young.factor > 3
     assert later.factor < 1.8
-    assert Spread().requests(0.02) == pytest.approx(100)
+    assert Spread().error(100) == pytest.approx(0.02)
 
 
 def test_a_standing_begins_by_what_is_certain_and_ends_sooner_for_an_alarm():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.certainty.sums import Sums
-from sidecar.analysis.change import side_of
+from sidecar.analysis.change import sample_of
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.wording.change import change_rows, change_sentence
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Pod
@@ -54,8 +54,8 @@ def test_a_change_is_told_once_enough_requests_have_finished_since():
     assert rows["T 0, acceptance rate"] == ["40% ± 0", "80% ± 0"]
     assert rows["T 0, time per token"][0].startswith("66.7 ms (")
     sentence = change_sentence(pod.model())
-    assert "speculated with eagle, 3 tokens; since " in sentence
-    assert "with eagle, 5 tokens." in sentence
+    assert sentence.startswith("Before: eagle, 3 tokens (last requests ")
+    assert "Z: eagle, 5 tokens." in sentence
 
 
 def test_what_was_before_is_the_last_traffic_however_long_the_restart_took():
@@ -117,11 +117,11 @@ def test_the_interval_of_a_median_holds_it_in_95_percent_of_independent_requests
         held = 0
         for _ in range(400):
             times = sorted(chance.expovariate(1.0) for _ in range(requests))
-            median = side_of(Sums(), Ordered([(time, 1) for time in times]), Ordered([])).ttft
+            median = sample_of(Sums(), Ordered([(time, 1) for time in times]), Ordered([])).ttft
             held += median.low <= 0.6931 <= median.high
         assert 0.92 <= held / 400 <= 0.995, requests
 
 
 def test_few_requests_have_no_error_and_so_no_value():
-    side = side_of(Sums.of([10] * 9, [5] * 9), Ordered([(1.0, 9)]), Ordered([(0.1, 9)]))
+    side = sample_of(Sums.of([10] * 9, [5] * 9), Ordered([(1.0, 9)]), Ordered([(0.1, 9)]))
     assert (side.requests, side.acceptance, side.ttft, side.tpot) == (9, None, None, None)

@@ -131,9 +131,7 @@ def test_beside_a_gain_that_is_certain_a_probable_loss_is_not_in_the_headline():
     hot = timed("1+", Verdict.INSUFFICIENT_DATA, 0.3, 40, 45)
     found = answer(report(timed_model(cold, hot)))
     assert found.tone == "good"
-    assert found.text.startswith(
-        "Per token, speculation saves 10 ms at T 0; is not decided yet at T 1+"
-    )
+    assert found.text.startswith("Per token, speculation saves 10 ms at T 0; undecided at T 1+")
     assert found.why.startswith("Speculation probably costs 5 ms, not yet certain (0.89 ± 0.02)")
 
 

@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from operator import add
 from typing import Final
 
-from sidecar.analysis.certainty.sums import Sums
+from sidecar.analysis.certainty.sums import Sums, squares_off
 
 BLOCK: Final = 300.0
 """Seconds of a block; successive blocks are compared."""
+_ALL_FORGOTTEN: Final = 1e-6  # requests; what is left of older ones would underflow
 # What is assumed until it is known: requests differ by 0.2, as twenty drafts of three tokens at
 # rates that differ by 0.15 do, and sessions of five alike multiply the variance of a mean.
-_ALL_FORGOTTEN: Final = 1e-6  # requests; what is left of older ones would underflow
 _ASSUMED_VARIANCE: Final = 0.04
 _ASSUMED_FACTOR: Final = 3.5
 _REQUESTS_ASSUMED: Final = 10.0  # the weight of the assumptions
@@ -37,10 +38,6 @@ class Spread:
         """The standard error of the rate of so many."""
         return math.sqrt(self.variance * self.factor / requests)
 
-    def requests(self, error: float) -> float:
-        """How many have this error."""
-        return self.variance * self.factor / (error * error)
-
 
 class SpreadWatch:
     """Learns the spread of one kind of traffic; what is old is forgotten, so memory is constant.
@@ -50,12 +47,8 @@ class SpreadWatch:
     """
 
     def __init__(self) -> None:
-        self._requests = 0.0
-        self._drafted = 0.0
-        self._accepted = 0.0
-        self._drafted_squared = 0.0
-        self._accepted_squared = 0.0
-        self._product = 0.0
+        # as in ``Sums``, of less weight the older they are
+        self._sums: tuple[float, ...] = Sums()
 
         self._last_rate: float | None = None
         self._last_share = 0.0  # 1 / requests of that block
@@ -64,12 +57,7 @@ class SpreadWatch:
 
     def finished(self, sums: Sums) -> None:
         """Takes in finished requests with drafts."""
-        self._requests += sums.requests
-        self._drafted += sums.drafted
-        self._accepted += sums.accepted
-        self._drafted_squared += sums.drafted_squared
-        self._accepted_squared += sums.accepted_squared
-        self._product += sums.product
+        self._sums = tuple(map(add, self._sums, sums))
 
     def block(self, requests: float, rate: float | None) -> None:
         """Takes in the rate of a block that has ended; None if it drafted nothing."""
@@ -93,30 +81,25 @@ class SpreadWatch:
         self._surprise *= kept
 
         kept = math.exp(-BLOCK / _REQUESTS_FORGOTTEN)
-        self._requests *= kept
-        self._drafted *= kept
-        self._accepted *= kept
-        self._drafted_squared *= kept
-        self._accepted_squared *= kept
-        self._product *= kept
+        self._sums = tuple(kept * one for one in self._sums)
 
     @property
     def _variance(self) -> float:
-        """Of a ratio estimator, times the number of requests (Cochran, Sampling Techniques)."""
-        if self._requests < _ALL_FORGOTTEN:
+        """That of the rate, times the number of requests."""
+        requests, drafted, accepted, drafted_squared, accepted_squared, product = self._sums
+        if requests < _ALL_FORGOTTEN:
             return _ASSUMED_VARIANCE
-        rate = self._accepted / self._drafted
-        squares = (
-            self._accepted_squared - 2 * rate * self._product + rate * rate * self._drafted_squared
-        )
-        known = self._requests**2 * max(squares, 0.0) / self._drafted**2
+
+        off = squares_off(accepted / drafted, accepted_squared, product, drafted_squared)
+        known = requests**2 * off / drafted**2
         assumed = _REQUESTS_ASSUMED * _ASSUMED_VARIANCE
-        return (assumed + known) / (_REQUESTS_ASSUMED + self._requests)
+        return (assumed + known) / (_REQUESTS_ASSUMED + requests)
 
     @property
     def spread(self) -> Spread:
         """As far as it is known; before, as it is assumed."""
         assumed = _PAIRS_ASSUMED * _ASSUMED_FACTOR
         factor = (assumed + self._surprise) / (_PAIRS_ASSUMED + self._pairs)
-        least = 1.0 if self._requests > _REQUESTS_ASSUMED else _LEAST_FACTOR
+        requests, *_ = self._sums
+        least = 1.0 if requests > _REQUESTS_ASSUMED else _LEAST_FACTOR
         return Spread(self._variance, max(factor, least))

@@ -5,6 +5,14 @@ from operator import add, mul, sub
 from typing import NamedTuple
 
 
+def squares_off(ratio: float, of_a: float, of_ab: float, of_b: float) -> float:
+    """The sum of (a - ratio · b)², from the sums of a², a · b and b².
+
+    The variance of a ratio of sums comes from it (Cochran, Sampling Techniques, 2.11).
+    """
+    return max(of_a - 2 * ratio * of_ab + ratio * ratio * of_b, 0.0)
+
+
 class Sums(NamedTuple):
     """Requests, their draft and accepted tokens, and sums of these two's squares and products."""
 
@@ -42,13 +50,10 @@ class Sums(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of the rate, from how at least two requests differ.
-
-        It is that of a ratio estimator (Cochran, Sampling Techniques, 2.11).
-        """
+        """Of the rate, from how at least two requests differ."""
         rate = self.accepted / self.drafted
-        squares = self.accepted_squared - 2 * rate * self.product + rate**2 * self.drafted_squared
-        return max(squares, 0.0) / self.drafted**2 * self.requests / (self.requests - 1)
+        off = squares_off(rate, self.accepted_squared, self.product, self.drafted_squared)
+        return off / self.drafted**2 * self.requests / (self.requests - 1)
 
 
 def total(cells: Iterable[Sums]) -> Sums:

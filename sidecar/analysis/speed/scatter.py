@@ -13,6 +13,8 @@ from itertools import accumulate
 from math import inf, sqrt
 from typing import Final, NamedTuple
 
+from sidecar.analysis.certainty.sums import squares_off
+
 _REQUESTS_VARY: Final = 0.25  # relative, until it is known: acceptance rates that differ by 0.15
 _REQUESTS_ASSUMED: Final = 10.0  # the weight of that, in requests
 _REMEMBERED: Final = 1000.0  # requests; one that is so many ago counts 1/e
@@ -57,16 +59,12 @@ class RequestSpread:
 
     @property
     def variance(self) -> float:
-        """The relative variance of the speedup of n requests, times n.
-
-        It is that of a ratio estimator (Cochran, Sampling Techniques, 2.11).
-        """
+        """The relative variance of the speedup of n requests, times n."""
         known = 0.0
         if self._plain > 0 and self._actual > 0:
-            plain, both, actual = self._squares
-            scales = (self._plain**2, self._plain * self._actual, self._actual**2)
-            off = plain / scales[0] - 2 * both / scales[1] + actual / scales[2]
-            known = self._requests**2 * max(off, 0.0)
+            off = squares_off(self._plain / self._actual, *self._squares)
+            known = self._requests**2 * off / self._plain**2
+
         assumed = _REQUESTS_ASSUMED * _REQUESTS_VARY**2
         return (assumed + known) / (_REQUESTS_ASSUMED + self._requests)
 

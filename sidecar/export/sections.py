@@ -359,7 +359,8 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     if speed and speed.speedup:
         what = leaning_effect if judgement.leans else effect
         over = speed.speedup.seconds
-        span = f" over the last {duration(over)}" if over and over != window.seconds else ""
+        is_other = over and duration(over) != duration(window.seconds)
+        span = f" over the last {duration(over)}" if is_other else ""
         faster = f"; {times_as_fast(speed.speedup)}, {what(speed.speedup)}{span}"
 
     return f"{accepted} in the last {duration(window.seconds)}{faster}"

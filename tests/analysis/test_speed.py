@@ -243,6 +243,11 @@ def times(*polls, seconds=300.0, error=0.0):
     return window
 
 
+def test_a_speedup_is_of_no_more_seconds_than_there_were_polls():
+    """The page says over how long; it asks for up to an hour, which a young sidecar has not."""
+    assert times(*[(100, 0.9)] * 21).read().seconds == 100.0
+
+
 def speed(*periods):
     """The speed after these periods, one each five seconds."""
     window = EngineSpeedWindow(300.0, RequestSpread())

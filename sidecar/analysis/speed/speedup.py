@@ -42,7 +42,7 @@ _CERTAIN: Final = 0.015  # relative error by traffic at which a window is long e
 class Speedup:
     """Plain time per token / actual: ``ratio`` ± ``error``, its standard error.
 
-    It is over ``seconds``, or as much of them as is known. The error is that of the ratio as the
+    It is over the last ``seconds``. The error is that of the ratio as the
     one of the same traffic on this machine in the long run (docs/speedup.md). Times are mean
     seconds per token. ``doubt`` is how far the ratio may be off because the baseline has one
     context; see ``PlainTime``.
@@ -100,6 +100,7 @@ class SlidingTimes:
         self._shortest = GrowthWindow[_TimeTotals](seconds, sub)
         self._longest = GrowthWindow[_TimeTotals](self._lengths[-1], sub)
         self._scatter = Scatter(spread)
+        self._first: float | None = None  # the first poll's time
         self.mark(-inf)
 
     def add(self, *, tokens: float, plain: PlainTime, actual: float, requests: float) -> None:
@@ -121,6 +122,8 @@ class SlidingTimes:
         """Timestamps everything added so far with ``at``, a poll's time."""
         totals = self._totals
         self._marked = at
+        if self._first is None and at > -inf:
+            self._first = at
         self._shortest.append(at, totals)
         self._longest.append(at, totals)
         self._scatter.mark(at, Times(totals.plain, totals.actual, totals.requests))
@@ -172,10 +175,15 @@ class SlidingTimes:
             grown = self._totals - begun.totals
             scatter = self._scatter.error(grown.actual, seconds)
             if scatter is not None:
-                chosen = _Window(seconds, grown, scatter)
+                chosen = _Window(self._span(begun.at), grown, scatter)
             if spans_change or (scatter is not None and scatter <= _CERTAIN):
                 break
         return chosen
+
+    def _span(self, begun: float) -> float:
+        """The seconds since then, or since the first poll; 0 if the clock was set back."""
+        first = self._marked if self._first is None else self._first
+        return max(self._marked - max(begun, first), 0.0)
 
 
 def window_lengths(seconds: float) -> tuple[float, ...]:

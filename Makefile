@@ -72,7 +72,7 @@ docs: ## regenerate what is generated: pages, dashboards, manifests
 docs-check: docs ## fail if a generated page is out of date
 	@git diff --exit-code -- docs alerts dashboards deploy || { echo "commit what 'make docs' changed"; exit 1; }
 
-bench: ## run the benchmarks of docs/cost.md (5 minutes, best on a quiet machine)
+bench: ## run the benchmarks of docs/cost.md (7 minutes, best on a quiet machine; the plug-in's needs a lab)
 	@scripts/setup dev
 	$(BIN)/python -m benchmarks.core
 	$(BIN)/python -m benchmarks.plugin

@@ -1,10 +1,8 @@
 """What the plug-in adds to the steps of vLLM's own Scheduler, by the thread's CPU time.
 
-    LAB_MODELS=LAB/models LAB/venv/bin/python -m benchmarks.plugin.scheduler [--beside FILE]
-
-It needs a lab's Python, and no model or server. Schedulers without the plug-in, with it and, with
-``--beside``, with another version of it take their steps in turns in one process. It prints a
-Markdown table, and exits with 1 if a bar is missed.
+``python -m benchmarks.plugin`` runs it in the lab's Python. It needs no model or server. Schedulers
+without the plug-in, with it and, with ``--beside``, with another version of it take their steps in
+turns in one process. It prints a Markdown table, and exits with 1 if a bar is missed.
 """
 
 import argparse

@@ -36,11 +36,10 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, islice
 from math import ceil
-from operator import add
+from operator import add, attrgetter
 from typing import Any
 
 VERSION = "0.1.0"  # of the sidecar that wrote this file
@@ -242,9 +241,19 @@ def wrappers_of(
     make_spec_decoding_stats: Any, update_from_output: Any, _free_request: Any
 ) -> dict[str, Any]:
     """The wrappers around vLLM's methods, by name."""
-    make = make_spec_decoding_stats
-    update = update_from_output
-    free = _free_request
+    return {
+        "make_spec_decoding_stats": draft_wrapper_of(make_spec_decoding_stats),
+        "update_from_output": step_wrapper_of(update_from_output),
+        "_free_request": end_wrapper_of(_free_request),
+    }
+
+
+def draft_wrapper_of(make: Any) -> Any:
+    """The wrapper around ``make_spec_decoding_stats``: it counts one draft of one request.
+
+    As vLLM's own counters do. It alone runs for each request and step, so it counts here and calls
+    nothing.
+    """
 
     @functools.wraps(make, WITH_DEFAULTS)
     def make_wrapper(
@@ -271,29 +280,72 @@ def wrappers_of(
                 if num_invalid_spec_tokens:
                     # vLLM's counters leave out what the grammar rejected before verification, too.
                     drafted -= num_invalid_spec_tokens.get(request_id, 0)
-                observer.count(self.requests[request_id], drafted, num_accepted_tokens)
+                if not 0 <= num_accepted_tokens <= drafted <= observer.depth:
+                    raise ImpossibleDraftError
+
+                request = self.requests[request_id]
+                try:
+                    record = request._specdec
+                except AttributeError:
+                    record = observer.follow(request)
+                record.drafts += 1
+                record.draft_tokens += drafted
+                record.accepted_tokens += num_accepted_tokens
+
+                cell = record.cell
+                if not cell.is_changed:
+                    observer.note(cell)
+                numbers = cell.numbers
+                numbers[DRAFTED_AT + drafted] += 1
+                numbers[observer.accepted_at + num_accepted_tokens] += 1
             except Exception as error:
                 fail(self, "count", error)
         return result
 
+    return make_wrapper
+
+
+def step_wrapper_of(update: Any) -> Any:
+    """The wrapper around ``update_from_output``."""
+
     @functools.wraps(update, WITH_DEFAULTS)
     def update_wrapper(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        attempt(self, Observer.before_step, self, scheduler_output)
+        observer = self._specdec
+        if observer is not None:
+            try:
+                observer.before_step(self, scheduler_output)
+            except Exception as error:
+                fail(self, "before_step", error)
+
         result = update(self, scheduler_output, model_runner_output)
-        attempt(self, Observer.after_step, self, scheduler_output, result)
+
+        observer = self._specdec
+        if observer is not None:
+            try:
+                observer.after_step(self, scheduler_output, result)
+            except Exception as error:
+                fail(self, "after_step", error)
         return result
+
+    return update_wrapper
+
+
+def end_wrapper_of(free: Any) -> Any:
+    """The wrapper around ``_free_request``."""
 
     @functools.wraps(free)
     def free_wrapper(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         result = free(self, request, *args, **kwargs)
-        attempt(self, Observer.end, request)
+
+        observer = self._specdec
+        if observer is not None:
+            try:
+                observer.end(request)
+            except Exception as error:
+                fail(self, "end", error)
         return result
 
-    return {
-        "make_spec_decoding_stats": make_wrapper,
-        "update_from_output": update_wrapper,
-        "_free_request": free_wrapper,
-    }
+    return free_wrapper
 
 
 def schedule_wrapper_of(schedule: Any) -> Any:
@@ -301,10 +353,15 @@ def schedule_wrapper_of(schedule: Any) -> Any:
 
     @functools.wraps(schedule)
     def schedule_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._specdec is not None:
-            attempt(self, Observer.before_schedule)
-        else:
+        observer = self._specdec
+        if observer is None:
             say_again(self)
+        else:
+            try:
+                observer.before_schedule()
+            except Exception as error:
+                fail(self, "before_schedule", error)
+
         return schedule(self, *args, **kwargs)
 
     return schedule_wrapper
@@ -336,16 +393,6 @@ def parameters(method: Any) -> str:
     return " ".join(
         one.name if one.kind is one.POSITIONAL_OR_KEYWORD else one.name + "*" for one in found
     )
-
-
-def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
-    """Lets the scheduler's observer act, if it has one; whatever it raises ends here."""
-    observer = scheduler._specdec
-    if observer is not None:
-        try:
-            act(observer, *args)
-        except Exception as error:
-            fail(scheduler, act.__name__, error)
 
 
 def fail(scheduler: Any, part: str, error: Exception) -> None:
@@ -416,7 +463,10 @@ OUTCOME_OF = {
     "FINISHED_ABORTED": 3,
 }  # of vLLM's statuses; any other one is an error
 
-encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+
+
+new_tokens = attrgetter("new_token_ids")
 
 
 class Cell:
@@ -570,33 +620,22 @@ class Observer:
         """The engine does not go on at once: the next step's length is unknown."""
         self.ends.clear()
 
-    def count(self, request: Any, drafted: int, accepted: int) -> None:
-        """Counts one draft of one request, as vLLM's own counters do.
-
-        It is the only part that runs for each request and step.
-        """
-        try:
-            record = request._specdec
-        except AttributeError:
-            record = self.follow(request)
-        if not 0 <= accepted <= drafted <= self.depth:
-            raise ImpossibleDraftError
-
-        cell = record.cell
-        if not cell.is_changed:
-            self.note(cell)
-        numbers = cell.numbers
-        numbers[DRAFTED_AT + drafted] += 1
-        numbers[self.accepted_at + accepted] += 1
-        record.drafts += 1
-        record.draft_tokens += drafted
-        record.accepted_tokens += accepted
-
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
-        lengths = [
-            len(output.new_token_ids) for client in result.values() for output in client.outputs
-        ]
+        if result or self.starting:
+            self.count_output(scheduler, scheduler_output, result)
+
+        # The number may be negative: 0.16 counts a streaming session that waits twice.
+        is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
+        if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
+            self.interrupt()
+        self.report.go_on(scheduler, is_idle=is_idle)
+
+    def count_output(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
+        """Counts what a step generated, and the step itself if requests decoded in it."""
+        lengths: list[int] = []
+        for client in result.values():
+            lengths += map(len, map(new_tokens, client.outputs))
         decodes = len(lengths) - lengths.count(0)
         tokens = sum(lengths)
         self.generation_tokens += tokens
@@ -610,12 +649,6 @@ class Observer:
                 self.sample_context(scheduler.requests, result)
             if self.step_seconds:
                 self.count_step(scheduler_output, decodes, tokens)
-
-        # The number may be negative: 0.16 counts a streaming session that waits twice.
-        is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
-        if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
-            self.interrupt()
-        self.report.go_on(scheduler, is_idle=is_idle)
 
     def take_started(self) -> list[int]:
         """The number of tokens of each request that got its first ones in this step.
@@ -756,6 +789,7 @@ class Observer:
         if len(self.finished) == MAX_FINISHED:
             self.finished.popleft()
             self.lost += 1
+            self.report.unsent = max(self.report.unsent - 1, 0)
         self.finished.append(finished_request(request, record, outcome, ending, self.now))
 
 
@@ -951,8 +985,7 @@ class Report:
         # The report under way.
         self.cells: deque[tuple[Cell, list[Any]]] = deque()  # with copies of their numbers
         self.end: dict[str, Any] | None = None  # goes with the last cells
-        self.last_finished = 0  # how many requests had finished when it began
-        self.sent_finished = 0
+        self.unsent = 0  # how many of the oldest finished requests are still to be sent
 
     def go_on(self, scheduler: Any, *, is_idle: bool) -> None:
         """Begins a report if it is time, and sends the next packet of the one under way.
@@ -976,12 +1009,7 @@ class Report:
     @property
     def is_under_way(self) -> bool:
         """Whether a part of a report is still to be sent."""
-        return self.end is not None or self.unsent_finished > 0
-
-    @property
-    def unsent_finished(self) -> int:
-        """The finished requests of the report under way that wait to be sent, if above 0."""
-        return self.last_finished - self.sent_finished - self.observer.lost
+        return self.end is not None or self.unsent > 0
 
     def is_due(self, *, is_idle: bool) -> bool:
         """Whether to begin a report: after a period, or at once if an idle engine has news."""
@@ -1015,7 +1043,7 @@ class Report:
         observer.changed = []
 
         running = len(scheduler.running)
-        self.last_finished = self.sent_finished + observer.lost + len(observer.finished)
+        self.unsent = len(observer.finished)
         self.end = {
             "at": observer.now,
             "steps": observer.step_count,
@@ -1039,7 +1067,7 @@ class Report:
         finished: list[str] = []
         if not self.cells:
             end = self.end
-            room = min(self.max_items - len(part), max(self.unsent_finished, 0))
+            room = min(self.max_items - len(part), self.unsent)
             finished = [*islice(observer.finished, room)]
 
         text = encode({**cells, "end": end})
@@ -1051,7 +1079,7 @@ class Report:
             self.end = None
         for _ in finished:
             observer.finished.popleft()
-        self.sent_finished += len(finished)
+        self.unsent -= len(finished)
         return True
 
     def say_hello(self) -> bool:
@@ -1074,7 +1102,7 @@ class Report:
             self.observer.note(cell)
         self.cells.clear()
         self.end = None
-        self.last_finished = 0
+        self.unsent = 0
 
 
 class Link:

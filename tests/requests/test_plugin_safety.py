@@ -21,7 +21,7 @@ from tests.requests.scheduler_double import COUNTING, METHODS, Scheduler, fresh
 from tests.requests.scheduler_double import request as made_request
 
 PARTS = (
-    *((plugin.Observer, part) for part in ("before_step", "count", "after_step", "follow", "end")),
+    *((plugin.Observer, part) for part in ("before_step", "after_step", "follow", "end")),
     *((plugin.Observer, part) for part in ("take_started", "sample_context", "cell_of", "note")),
     *((plugin.Report, part) for part in ("go_on", "begin", "send_packet")),
     (plugin.Link, "send"),
@@ -93,7 +93,7 @@ def test_a_fault_as_vllm_schedules_does_not_reach_it(installed, monkeypatch, cap
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize("part", ["before_step", "count", "after_step", "end"])
+@pytest.mark.parametrize("part", ["before_step", "note", "after_step", "end"])
 def test_a_fault_that_cannot_even_be_logged_does_not_reach_vllm(part, installed, monkeypatch):
     """A log handler of vLLM's may raise, too."""
 

@@ -167,7 +167,7 @@ def unobserved(request, plugin, installed, clock, monkeypatch):
     made = Engine(make_scheduler(), clock=clock)
     if request.param == "disabled":
         made.add("before", max_tokens=10)
-        monkeypatch.setattr(plugin.Observer, "count", lambda *_: 1 / 0)
+        monkeypatch.setattr(plugin.Observer, "note", lambda *_: 1 / 0)
         made.run()
     return made
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.wording.findings import BY_CODE
+from sidecar.findings.catalog import BY_CODE
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _WHY: Final = _ROOT / "docs" / "why.md"

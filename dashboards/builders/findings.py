@@ -7,7 +7,7 @@ from typing import Final
 
 from dashboards.builders.query import copied, lately, relabelled, series
 from dashboards.builders.tables import RUNBOOKS, Label
-from sidecar.wording.findings import BY_CODE
+from sidecar.findings.catalog import BY_CODE
 
 # A fact has no remedy, and is not exported.
 FINDINGS: Final = {code: words for code, words in BY_CODE.items() if words.remedy}

@@ -14,18 +14,18 @@ from typing import Final
 import yaml
 
 from sidecar.alerting.past import Past, drafts_nothing
-from sidecar.analysis.findings.endings import EndsBadly
-from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.limits import LIMITS
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
+from sidecar.findings.catalog import explanations
+from sidecar.findings.ending import EndsBadly
+from sidecar.findings.explanation import Explanation
+from sidecar.findings.finding import advised
 from sidecar.requests.tables import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 from sidecar.shipped import shipped
 from sidecar.wording.answer import answer
-from sidecar.wording.findings import explanations
-from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import model_notes
 
 # What a summary or a description may quote; anything else needs Prometheus.

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
+from sidecar.findings.not_speculating import NotSpeculating
 
 _DAY: Final = 86_400.0  # seconds for which a rate is remembered
 _BRIDGED: Final = 360.0  # seconds for which what was last known holds on, as in the rules

@@ -17,8 +17,6 @@ from sidecar.analysis.evidence import (
     sum_windows,
 )
 from sidecar.analysis.facts import EngineFacts, ModelFacts
-from sidecar.analysis.findings.catalog import find
-from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.judgement import Judgement, ModelJudgement
 from sidecar.analysis.limits import breaches, limited_values
 from sidecar.analysis.model_state import ENGINE
@@ -28,6 +26,8 @@ from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.windows.recent import Ordered
+from sidecar.findings.catalog import find
+from sidecar.findings.situation import Situation
 from sidecar.requests.tables import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 

@@ -22,7 +22,6 @@ from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.engine.probes import ProbeReport
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
-from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.finer import Part
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.overlong import Overlong
@@ -32,6 +31,7 @@ from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.findings.finding import Finding
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tables import Ending
 from sidecar.requests.tally import Tally

@@ -15,7 +15,6 @@ from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.probes import Probes
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
-from sidecar.analysis.findings.catalog import COUNTS
 from sidecar.analysis.judgement import ModelJudgement
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
@@ -30,6 +29,7 @@ from sidecar.engine import merge
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
+from sidecar.findings.catalog import COUNTS
 from sidecar.requests.messages import Speculation, StepTally
 from sidecar.settings import Settings
 

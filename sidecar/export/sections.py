@@ -10,18 +10,18 @@ from math import log2
 
 from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
-from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
+from sidecar.findings.catalog import explanations
+from sidecar.findings.ending import endings_sentence
+from sidecar.findings.explanation import Explanation
+from sidecar.findings.finding import advised
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import effect, leaning_effect, per_step, times_as_fast, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
-from sidecar.wording.findings import explanations
-from sidecar.wording.findings.endings import endings_sentence
-from sidecar.wording.findings.explanation import Explanation
 from sidecar.wording.notes import judgement_note, model_notes, verdict_words
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence

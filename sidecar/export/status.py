@@ -9,15 +9,15 @@ from typing import Any
 
 from sidecar import __version__
 from sidecar.analysis.evidence import LEFT_OUT
-from sidecar.analysis.findings.finding import Finding, advised
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
+from sidecar.findings.catalog import explanations
+from sidecar.findings.ending import endings_sentence
+from sidecar.findings.finding import Finding, advised
 from sidecar.wording.answer import answer
 from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
-from sidecar.wording.findings import explanations
-from sidecar.wording.findings.endings import endings_sentence
 from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from sidecar.wording.speed import baseline_sentence

@@ -11,9 +11,6 @@ from typing import Final
 from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Evidence
-from sidecar.analysis.findings.endings import unmeasured
-from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
@@ -22,9 +19,11 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
+from sidecar.findings.ending import READ_A_REPLY, unmeasured, unmeasured_sentence, worse_sentence
+from sidecar.findings.finding import Finding
+from sidecar.findings.mismatch import collapse_sentence
+from sidecar.findings.not_speculating import NotSpeculating
 from sidecar.wording.checklist import conclusion
-from sidecar.wording.findings.endings import READ_A_REPLY, unmeasured_sentence, worse_sentence
-from sidecar.wording.findings.faults import collapse_sentence
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import (
     ALMOST_ALL,

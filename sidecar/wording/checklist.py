@@ -17,7 +17,7 @@ from sidecar.analysis.checklist.checklist import (
 )
 from sidecar.analysis.checklist.traffic import COOL, HOT, LONG_PROMPT, MOST, Traffic
 from sidecar.engine.methods import REJECTED, rejects_parameters
-from sidecar.wording.findings.explanation import as_option
+from sidecar.findings.explanation import as_option
 from sidecar.wording.numbers import counted, duration, percent
 
 HEADER: Final = ("condition", "says", "this pod", "speaks for it", "speaks against it")

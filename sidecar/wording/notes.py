@@ -3,21 +3,21 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Evidence
-from sidecar.analysis.findings.finding import advised
-from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
-from sidecar.analysis.findings.load import Load
-from sidecar.analysis.findings.mismatch import Mismatch
-from sidecar.analysis.findings.number_of_tokens import NumberOfTokens
-from sidecar.analysis.findings.room import Room, is_short_of_room, waiting_for_room
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import ASYNC_SCHEDULING, RUNNER_V2, given_up
 from sidecar.engine.names import Gauge
+from sidecar.findings.finding import advised
+from sidecar.findings.greedy_drafting import GreedyDrafting
+from sidecar.findings.load import Load
+from sidecar.findings.mismatch import Mismatch
+from sidecar.findings.number_of_tokens import NumberOfTokens
+from sidecar.findings.room import Room, is_short_of_room, waiting_for_room
 from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.advice import schedule_sentence
 from sidecar.wording.finer import finer_hints
 from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import why_withheld
@@ -351,66 +351,6 @@ def _remedy(judgement: Judgement, whole: Judgement | None) -> str:
     if not can_draft_fewer:
         return _OFF_IF_ALL_LOSE
     return _OTHERS_GAIN if whole.verdict is Verdict.NET_POSITIVE else _FEWER
-
-
-def schedule_sentence(advice: Advice) -> str:
-    """How many tokens to draft at each load; empty if one number is best for all."""
-    if not advice.schedule:
-        return ""
-    entries = [list(entry) for entry in advice.schedule]
-    flaps = ""
-    if any(tokens == 0 for *_, tokens in advice.schedule):
-        flaps = (
-            " Keep the load at which it reaches 0 away from the usual one: there vLLM would draft"
-            " at one step and not at the next, which halved the throughput in vLLM issue 49548."
-        )
-    return (
-        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM'
-        " ignores it with data parallelism, and gives up full CUDA graphs for it on model"
-        f" runner V1.{flaps}"
-    )
-
-
-def tokens_sentence(advice: Advice) -> str:
-    """How many tokens to draft at every load; empty if there is nothing to change."""
-    tokens = advice.tokens
-    if tokens is None:
-        return ""
-    return _by_acceptance(tokens) if tokens.best_seconds is None else _by_time(tokens, advice)
-
-
-def _by_acceptance(tokens: TokensAdvice) -> str:
-    text = f"Acceptance rate {tokens.acceptance:.2f}:"
-    if tokens.direction is Direction.MORE:
-        return f"{text} speculate more tokens, as long as latency under load allows."
-    if tokens.next_rate is None:
-        return f"{text} speculate fewer tokens."
-
-    at = f"is accepted only {tokens.next_rate:.0%} of the time"
-    if tokens.direction is Direction.NONE:
-        return (
-            f"{text} turn speculation off, or use another draft model: even the first token {at}."
-        )
-
-    return (
-        f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
-    )
-
-
-def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
-    best = f"{1000 * (tokens.best_seconds or 0):.3g} ms"
-    now = f"{1000 * (tokens.now_seconds or 0):.3g} ms"
-
-    if tokens.direction is Direction.NONE:
-        how = "only at lower loads (num_speculative_tokens_per_batch_size)"
-        how = how if advice.can_schedule else "with fewer requests"
-        text = f"At this load a token takes {best} without speculation and {now} with it"
-        return f"{text}: speculate {how}, or not at all."
-
-    return (
-        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: about {best} per"
-        f" token instead of {now} at this load."
-    )
 
 
 def _lost(speculation: Speculation, configuration: Configuration, vllm: str | None) -> list[str]:

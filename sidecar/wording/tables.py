@@ -5,11 +5,11 @@ from typing import Final
 
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
-from sidecar.analysis.findings.room import fitting
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.names import Phase
+from sidecar.findings.room import fitting
 from sidecar.requests.tables import GROUPED
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.change import CHANGE, change_rows

@@ -15,10 +15,10 @@ from sidecar.alerting.conditions import (
     load_rules,
 )
 from sidecar.alerting.past import Past
+from sidecar.findings.catalog import explanations
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import answer
-from sidecar.wording.findings import explanations
 from sidecar.wording.notes import model_notes
 from tests.alerts.pods import DAY, Pod
 from tests.alerts.scene import all_scenes

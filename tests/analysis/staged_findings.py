@@ -6,12 +6,12 @@ from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.endings import EndingChange, EndingsReport, Reference
 from sidecar.analysis.engine.cache import CacheWindow
-from sidecar.analysis.findings.catalog import COUNTS, find
-from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.names import Gauge
+from sidecar.findings.catalog import COUNTS, find
+from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.baselines import PlainCache
 from sidecar.settings.groups import Thresholds
@@ -250,8 +250,9 @@ STAGED = [
 
 
 def examples():
-    """By kind, a staged cause that finds it."""
+    """By code and evidence, a staged cause that finds it."""
     first = {}
     for staged in STAGED:
-        first.setdefault(type(staged.findings[0]), staged)
+        finding = staged.findings[0]
+        first.setdefault((finding.code, type(finding)), staged)
     return first

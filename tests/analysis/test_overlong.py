@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.findings.long_requests import LongRequests
 from sidecar.analysis.overlong import Overlong, OverlongRequests
+from sidecar.findings.long_requests import LongRequests
 from sidecar.requests.messages import Configuration, Speculation
 from tests.analysis.analysis_tools import Pod, finished
 

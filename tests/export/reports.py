@@ -9,7 +9,6 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
-from sidecar.analysis.findings.groups import StructuredOutput
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
@@ -28,6 +27,7 @@ from sidecar.analysis.temperature_state import DURATION_EDGES, LENGTH_EDGES, TPO
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.export.declaration import Shown
+from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
 from sidecar.settings import load_settings
@@ -142,8 +142,14 @@ def engine(model="demo", index="0", **changes):
     return EngineReport(**values | changes)
 
 
-STRUCTURED = StructuredOutput(
-    group="structured", rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5
+STRUCTURED = LowerAcceptance(
+    code="structured_output",
+    group="structured",
+    rate=0.45,
+    others=0.7,
+    error=0.02,
+    loses=True,
+    break_even=0.5,
 )
 
 

@@ -18,8 +18,6 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment, HealthReport
 from sidecar.analysis.engine.probes import ProbeReport
-from sidecar.analysis.findings.catalog import CODES, OF_REQUESTS
-from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.series import (
     OF_A_GROUP,
@@ -42,6 +40,8 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapsh
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
+from sidecar.findings.catalog import BY_CODE, OF_REQUESTS
+from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import HelloState
 from sidecar.requests.tables import GROUPED
 from sidecar.requests.tally import Tally
@@ -311,7 +311,9 @@ def test_positions_past_the_bound_are_other():
 
 def test_a_findings_rank_says_what_to_change_first_and_a_fact_has_none():
     """So that a dashboard shows the finding that matters, not an arbitrary one."""
-    fewer = TooManyTokens(tokens=TokensAdvice(direction=Direction.FEWER, now=3))
+    fewer = NumberOfTokens(
+        code="too_many_tokens", tokens=TokensAdvice(direction=Direction.FEWER, now=3)
+    )
     fact = replace(reports.STRUCTURED, is_advice=False)
     report = reports.report(reports.model(findings=(fewer, reports.STRUCTURED)))
     ranks = values(report, "specdec_finding_rank")
@@ -361,12 +363,12 @@ def test_findings_are_0_or_1_and_absent_where_nothing_is_speculating_or_the_poll
     ended = EndingsReport(requests=100, shares={})
     known = reports.model(findings=(reports.STRUCTURED,), endings=ended)
     found = values(reports.report(known), "specdec_finding")
-    assert found == {("demo", code): code == "structured_output" for code in CODES}
+    assert found == {("demo", code): code == "structured_output" for code in BY_CODE}
 
     without_requests = reports.model(findings=(reports.STRUCTURED,), endings=None)
     found = values(reports.report(without_requests), "specdec_finding")
     unknown = OF_REQUESTS - {"structured_output"}
-    assert set(found) == {("demo", code) for code in CODES if code not in unknown}
+    assert set(found) == {("demo", code) for code in BY_CODE if code not in unknown}
     assert values(reports.report(reports.model(speed=None)), "specdec_finding") == {}
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.evidence import Evidence, Loops
-from sidecar.analysis.findings.endings import EmptyReplies, Looping
-from sidecar.analysis.findings.not_speculating import NotSpeculating
 from sidecar.analysis.judgement import Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
+from sidecar.findings.ending import EndsBadly
+from sidecar.findings.not_speculating import NotSpeculating
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
@@ -394,7 +394,9 @@ def test_the_headline_names_the_temperatures_where_replies_have_changed():
     )
 
 
-EMPTY = EmptyReplies(share=0.51, requests=120, change=None, is_advice=False)
+EMPTY = EndsBadly(
+    code="empty_replies", ending="empty", share=0.51, requests=120, change=None, is_advice=False
+)
 SO_MANY_EMPTY = (
     "Of the last replies, 51% are empty (at most one token): whether that is right is not known."
 )
@@ -413,7 +415,9 @@ def test_a_large_share_of_bad_replies_that_nobody_measured_comes_before_the_spee
 
 def test_bad_replies_of_both_kinds_come_first_if_they_are_many_together():
     few = (
-        Looping(share=0.12, requests=120, change=None, is_advice=False),
+        EndsBadly(
+            code="looping", ending="loop", share=0.12, requests=120, change=None, is_advice=False
+        ),
         replace(EMPTY, share=0.09),
     )
 

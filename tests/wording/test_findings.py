@@ -11,20 +11,19 @@ from scripts.findings_reference import runbook_page, why_page
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.evidence import Loops
-from sidecar.analysis.findings.endings import EmptyReplies, Looping
-from sidecar.analysis.findings.greedy_drafting import GreedyDrafting
-from sidecar.analysis.findings.groups import ForbiddenDrafts, StructuredOutput
-from sidecar.analysis.findings.mismatch import Mismatch
-from sidecar.analysis.findings.number_of_tokens import TooManyTokens
-from sidecar.analysis.findings.prefix_cache import PrefixCache
-from sidecar.analysis.findings.registry import RULES
-from sidecar.analysis.findings.room import Fitting, Room
 from sidecar.analysis.judgement import Verdict
 from sidecar.cli import parser
 from sidecar.engine.names import Phase
+from sidecar.findings.catalog import explanations
+from sidecar.findings.ending import EndsBadly
+from sidecar.findings.greedy_drafting import GreedyDrafting
+from sidecar.findings.lower_acceptance import LowerAcceptance
+from sidecar.findings.mismatch import Mismatch
+from sidecar.findings.number_of_tokens import NumberOfTokens
+from sidecar.findings.prefix_cache import PrefixCache
+from sidecar.findings.room import Fitting, Room
+from sidecar.findings.structured_output import ForbiddenDrafts
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.findings import explanations
-from sidecar.wording.findings.registry import WORDS
 from tests.analysis.staged_findings import examples
 from tests.export.reports import engine, judgement, latency, model, temperature
 
@@ -47,7 +46,7 @@ HOT_AND_COLD = GreedyDrafting(
     error=0.01,
 )
 LESS = {"group": "structured", "rate": 0.45, "others": 0.7, "error": 0.02}
-STRUCTURED = StructuredOutput(**LESS, loses=True, break_even=0.5)
+STRUCTURED = LowerAcceptance(code="structured_output", **LESS, loses=True, break_even=0.5)
 FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, best_seconds=0.021, now_seconds=0.03)
 MORE_LOOPS = EndingChange(
     ending="loop",
@@ -58,7 +57,7 @@ MORE_LOOPS = EndingChange(
     requests=120,
     reference=Reference.PAST,
 )
-LOOPING = Looping(share=0.36, requests=130, change=MORE_LOOPS)
+LOOPING = EndsBadly(code="looping", ending="loop", share=0.36, requests=130, change=MORE_LOOPS)
 MORE_EMPTY = replace(MORE_LOOPS, ending="empty", reference=Reference.BASELINE)
 CACHED = PrefixCache(hit_ratio=0.5, hit_ratio_at_most=0.7, block_tokens=16)
 
@@ -128,7 +127,7 @@ OPTIONS = '{"method": "eagle3", "model": "/models/head", "num_speculative_tokens
     ("finding", "change"),
     [
         (HOT_AND_COLD, {"draft_sample_method": "probabilistic"}),
-        (TooManyTokens(tokens=FEWER), {"num_speculative_tokens": 1}),
+        (NumberOfTokens(code="too_many_tokens", tokens=FEWER), {"num_speculative_tokens": 1}),
         (CACHED, {"disable_eagle_block_drop": True}),
     ],
 )  # fmt: skip
@@ -190,7 +189,7 @@ def test_too_many_tokens_by_time():
     """With the time per token before and after, and a schedule where the load decides."""
     tokens = FEWER
     advice = Advice(tokens=tokens, schedule=((1, 4, 3), (5, 16, 1)), can_schedule=True)
-    many = explained(TooManyTokens(tokens=tokens), advice=advice)
+    many = explained(NumberOfTokens(code="too_many_tokens", tokens=tokens), advice=advice)
 
     what = (
         "Set num_speculative_tokens to 1 instead of 3: about 21 ms per token instead of 30 ms at"
@@ -204,10 +203,13 @@ def test_too_many_tokens_by_time():
 
 
 @pytest.mark.parametrize(
-    ("kind", "staged"),
-    [pytest.param(kind, staged, id=kind.__name__) for kind, staged in examples().items()],
+    ("code", "staged"),
+    [
+        pytest.param(code, staged, id=f"{code}-{evidence.__name__}")
+        for (code, evidence), staged in examples().items()
+    ],
 )
-def test_every_finding_says_what_to_do_and_what_to_expect(kind, staged):
+def test_every_finding_says_what_to_do_and_what_to_expect(code, staged):
     """In whole sentences, with all numbers filled in; a fact says why there is nothing to do."""
     (finding,) = staged.findings
     (explanation,) = explanations(replace(staged.report, findings=(finding,)))
@@ -218,21 +220,7 @@ def test_every_finding_says_what_to_do_and_what_to_expect(kind, staged):
     assert all(text and text[-1] in ".`" and "{" not in text for text in said)
     assert bool(explanation.remedy) == finding.is_advice
     assert explanation.verify.startswith("`specdec-sidecar ") == finding.is_advice
-    assert explanation.code == kind.code
-
-
-def test_every_finding_has_words():
-    wordless = {rule.kind for rule in RULES} - {words.kind for words in WORDS}
-
-    assert wordless == set(), "declare WORDS in a module of sidecar/wording/findings/"
-
-
-def test_what_can_be_advised_has_a_remedy_and_a_runbook_for_the_dashboards():
-    advised = {kind for kind, staged in examples().items() if staged.findings[0].is_advice}
-
-    for words in WORDS:
-        assert bool(words.remedy) == bool(words.runbook), words.kind
-        assert words.remedy or words.kind not in advised, words.kind
+    assert explanation.code == code
 
 
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -277,7 +265,9 @@ def test_room_says_what_is_known_of_the_drafts_share():
 
 def test_outputs_that_end_badly_are_told_with_what_is_usual():
     looping = explained(LOOPING)
-    empty = explained(EmptyReplies(share=0.4, requests=120, change=MORE_EMPTY))
+    empty = explained(
+        EndsBadly(code="empty_replies", ending="empty", share=0.4, requests=120, change=MORE_EMPTY)
+    )
 
     assert looping.what == (
         "36% of the last 130 replies repeat themselves until they are cut off. At the same"
@@ -343,7 +333,16 @@ def test_loops_with_nothing_to_compare_with_are_a_fact():
 def test_empty_replies_that_were_usual_before_are_a_fact_that_says_what_to_do():
     """A pod may have been broken from its start."""
     before = replace(MORE_EMPTY, reference=Reference.PAST, usual=0.36)
-    fact = explained(EmptyReplies(share=0.38, requests=120, change=before, is_advice=False))
+    fact = explained(
+        EndsBadly(
+            code="empty_replies",
+            ending="empty",
+            share=0.38,
+            requests=120,
+            change=before,
+            is_advice=False,
+        )
+    )
 
     assert fact.what == (
         "38% of the last 120 replies are empty (at most one token). At the same temperatures it was"

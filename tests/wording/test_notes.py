@@ -7,18 +7,17 @@ import pytest
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Evidence, Loops
-from sidecar.analysis.findings.load import Load
 from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
+from sidecar.findings.load import Load
 from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.advice import schedule_sentence, tokens_sentence
 from sidecar.wording.notes import (
     LIMITATIONS,
     caveats,
     hints,
     judgement_note,
     model_notes,
-    schedule_sentence,
-    tokens_sentence,
 )
 from tests.analysis.analysis_tools import faster
 from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from sidecar.analysis.findings.catalog import CODES, OF_REQUESTS
-from sidecar.analysis.findings.finding import advised
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import ModelReport
 from sidecar.export.declaration import GROUP, MODEL, SINGLE_ENGINE, TEMPERATURE, ByLabel, Value
+from sidecar.findings.catalog import BY_CODE, OF_REQUESTS
+from sidecar.findings.finding import advised
 
 
 class _Judged(Protocol):
@@ -43,7 +43,7 @@ def _findings(model: ModelReport) -> ByLabel | None:
     if model.judgement.judged is None:
         return dict.fromkeys(found, True)
     unknown = OF_REQUESTS if model.endings is None else frozenset[str]()
-    return {code: code in found for code in CODES if code in found or code not in unknown}
+    return {code: code in found for code in BY_CODE if code in found or code not in unknown}
 
 
 def _ranks(model: ModelReport) -> ByLabel:

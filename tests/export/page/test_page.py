@@ -9,12 +9,12 @@ from aiohttp.test_utils import TestServer
 
 from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.latency import QUANTILES, Latency
-from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.web import make_web
+from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import Speculation
 from tests.export import reports
 
@@ -201,7 +201,7 @@ async def test_a_click_copies_the_whole_configuration(browser, pictures):
     model = reports.model(
         reports.temperature("0"),
         engines=(reports.engine(speculation=how),),
-        findings=(TooManyTokens(tokens=fewer),),
+        findings=(NumberOfTokens(code="too_many_tokens", tokens=fewer),),
     )
     async with served(reports.report(model)) as site, browser() as tab:
         await tab.open(site.url, width=1280, height=900)

@@ -13,8 +13,6 @@ from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Latency
-from sidecar.analysis.findings.groups import Adapter
-from sidecar.analysis.findings.number_of_tokens import TooManyTokens
 from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
@@ -22,6 +20,8 @@ from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.page import content
 from sidecar.export.sections import marked
+from sidecar.findings.lower_acceptance import LowerAcceptance
+from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.plugin import plugin_sentence
@@ -106,8 +106,14 @@ def test_a_model_that_does_not_speculate_has_no_verdict_on_drafts():
 def test_names_are_escaped():
     """A model's name is whatever its operator typed, and an adapter's its tenant."""
     plugin = replace(NEVER_CONNECTED, problem="<i>")
-    found = Adapter(
-        group="<i>{where}", rate=0.45, others=0.7, error=0.02, loses=True, break_even=0.5
+    found = LowerAcceptance(
+        code="adapter",
+        group="<i>{where}",
+        rate=0.45,
+        others=0.7,
+        error=0.02,
+        loses=True,
+        break_even=0.5,
     )
     page = html(model(temperature("0"), name='<b>&"model', findings=(found,)), plugin=plugin)
     assert "<b>" not in page
@@ -146,7 +152,11 @@ def test_the_whole_configuration_with_the_change_has_a_button_that_copies_it():
     how = Speculation("eagle3", 5, options='{"model": "/m\'s", "num_speculative_tokens": 5}')
     fewer = TokensAdvice(direction=Direction.FEWER, now=5, best=2, acceptance=0.3, next_rate=0.3)
     engines = (reports.engine(speculation=how),)
-    page = html(reports.model(engines=engines, findings=(TooManyTokens(tokens=fewer),)))
+    page = html(
+        reports.model(
+            engines=engines, findings=(NumberOfTokens(code="too_many_tokens", tokens=fewer),)
+        )
+    )
 
     (code,) = re.findall(r"</button><code>(.*?)</code>", page)
     option = shlex.split(unescape(code))

@@ -1,12 +1,15 @@
-"""What there is to know of a finding: its kind, its gate, and how it goes with the others."""
+"""What there is to know of a kind of finding: its gate, how it goes with others, its words."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any, Generic, TypeVar
 
-from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.report import ModelReport
 from sidecar.analysis.request_count import RequestCount
+from sidecar.findings.explanation import Explanation
+from sidecar.findings.finding import Finding
+from sidecar.findings.situation import Situation
 
 
 class Place(Enum):
@@ -34,19 +37,29 @@ class Place(Enum):
     """the cache and room: all of them are told"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingRule:
-    """One kind of finding.
+AnyFinding = TypeVar("AnyFinding", bound=Finding)
 
-    ``gate`` gives the findings of the kind in a situation, mostly one or none. With a finding of a
-    rule in ``unless``, none of this one is told: the other explains the same loss. ``counts`` are
-    what ``Situation.counts`` must have for the gate. ``of_requests``: it follows from finished
-    requests, and is unknown without them.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingKind(Generic[AnyFinding]):
+    """One kind of finding: when it is true, how it goes with the others, and what is said of it.
+
+    ``code`` is the label value of ``specdec_finding``. ``gate`` gives the findings of the kind in a
+    situation, mostly one or none. With a finding of a kind in ``unless``, none of this one is told:
+    the other explains the same loss. ``counts`` are what ``Situation.counts`` must have for the
+    gate. ``of_requests``: it follows from finished requests, and is unknown without them.
+
+    ``explain`` puts a finding on a model into sentences. ``why`` and ``remedy`` are a few words for
+    a cell of a dashboard, ``runbook`` is the alert whose runbook has the remedy's steps.
     """
 
-    kind: type[Finding]
-    gate: Callable[[Situation], Iterable[Finding]]
+    code: str
+    gate: Callable[[Situation], Iterable[AnyFinding]]
     place: Place
-    unless: tuple["FindingRule", ...] = ()
+    unless: tuple["FindingKind[Any]", ...] = ()
     counts: tuple[RequestCount, ...] = ()
     of_requests: bool = False
+    explain: Callable[[AnyFinding, ModelReport], Explanation]
+    why: str
+    remedy: str
+    runbook: str

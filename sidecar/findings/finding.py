@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +14,7 @@ class Finding:
     finding is a fact without a remedy.
     """
 
-    code: ClassVar[str]
+    code: str
     cost: float = 0.0
     is_advice: bool = True
 

@@ -1,34 +1,98 @@
-"""Findings on outputs that end badly, in words."""
+"""What ``looping`` and ``empty_replies`` share: more outputs end badly than usual.
 
-from collections.abc import Iterable, Sequence
+Speculation promises the same output, so that this is a fault of the draft, of vLLM, of the model or
+a kernel, or another kind of traffic. A share that is large and that nobody measured without
+speculation is a fact for as long as it lasts: some models loop at temperature 0 by themselves, and
+a pod may be broken from its start.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from sidecar.analysis.endings import EndingAt, EndingsReport, Reference
-from sidecar.analysis.findings.endings import EmptyReplies, EndsBadly, Looping
+from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.report import ModelReport
-from sidecar.requests.tables import EMPTY, LOOP
-from sidecar.wording.findings.explanation import Explanation, Words
+from sidecar.findings.explanation import Explanation
+from sidecar.findings.finding import Finding
+from sidecar.findings.situation import Situation
+from sidecar.requests.tables import EMPTY, LOOP, Ending
 from sidecar.wording.numbers import percent
+
+_LARGE: Final = 0.2  # share from which on it comes before what is said of the speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndsBadly(Finding):
+    """A ``share`` of the window's finished ``requests``, 0 to 1, ends badly.
+
+    ``change`` is how that compares with the reference; None if there is none. ``temperatures`` are
+    those where it has risen or, for a fact, where it is often; most such requests first.
+    """
+
+    ending: Ending
+    share: float
+    requests: int
+    change: EndingChange | None
+    temperatures: tuple[EndingAt, ...] = ()
+
+
+def unmeasured(findings: Iterable[Finding]) -> Sequence[EndsBadly]:
+    """How requests end that nobody measured without speculation.
+
+    Empty unless these together are so many that nothing said of the speed matters more.
+    """
+    facts = [one for one in findings if isinstance(one, EndsBadly) and not one.is_advice]
+    return facts if sum(fact.share for fact in facts) >= _LARGE else ()
+
+
+def ending_badly(code: str, ending: Ending, situation: Situation) -> Iterator[EndsBadly]:
+    """The finding on a model that speculates.
+
+    It is a fact unless more requests than usual end so. What the pod's own past makes usual is one,
+    too: a pod that is broken from its start has no other past.
+    """
+    endings = situation.model.endings
+    if endings is None or situation.model.speed is None:
+        return
+
+    change = endings.changes.get(ending)
+    is_worse = change is not None and change.is_clearly_more
+    is_measured = change is not None and change.reference is Reference.BASELINE
+    if not is_worse and (is_measured or not endings.is_often(ending)):
+        return
+
+    places = endings.temperatures.get(ending, ())
+    told = [place for place in places if (place.has_risen if is_worse else place.is_often)]
+    yield EndsBadly(
+        code=code,
+        ending=ending,
+        share=endings.shares.get(ending, 0.0),
+        requests=endings.requests,
+        change=change,
+        temperatures=tuple(told),
+        is_advice=is_worse,
+    )
+
+
+# -------------------------------------------------------------------------------------------------
+# In words
+# -------------------------------------------------------------------------------------------------
 
 READ_A_REPLY: Final = "Send one prompt to this pod and read the reply."
 REPEAT: Final = "repeat themselves until they are cut off"
 _HOW: Final = {LOOP: REPEAT, EMPTY: "are empty (at most one token)"}
-_RUNBOOK: Final = "SpecDecodeOutputWorse"
+RUNBOOK: Final = "SpecDecodeOutputWorse"
 _REFERENCES: Final = {
     Reference.BASELINE: "without speculation (baseline)",
     Reference.PAST: "on this pod before",
 }
-_REMEDY: Final = (
+REMEDY: Final = (
     f"{READ_A_REPLY} If it is wrong, restart vLLM. If that does not help, remove"
     " --speculative-config until `specdec-sidecar fidelity` finds no difference."
 )
-_EXPECT: Final = (
+EXPECT: Final = (
     "Speculation must not change what a model says. So the draft, vLLM or the model has a fault, or"
     " the traffic has changed, as when one prompt is sent again and again."
-)
-_FLATTERS: Final = (
-    " Text that repeats itself is easy to predict, so speed and acceptance rate look better than"
-    " they are."
 )
 _VERIFY: Final = (
     "`specdec-sidecar fidelity --url http://THIS:8000 --against http://WITHOUT_SPECULATION:8000`"
@@ -108,22 +172,15 @@ def _named(places: Sequence[EndingAt], requests: int) -> Sequence[EndingAt]:
     return () if len(places) > 1 and is_everywhere else places
 
 
-def _looping(finding: Looping, _model: ModelReport) -> Explanation:
-    return _explained(finding, _EXPECT + _FLATTERS)
-
-
-def _empty_replies(finding: EmptyReplies, _model: ModelReport) -> Explanation:
-    return _explained(finding, _EXPECT)
-
-
-def _explained(finding: EndsBadly, expect: str) -> Explanation:
+def explained(finding: EndsBadly, expect: str) -> Explanation:
+    """The finding in words; ``expect`` is what it means for a pod where it is not usual."""
     what = _seen(finding)
     if not finding.is_advice:
         usual = _NO_PAST if finding.change is None else _AS_BEFORE
         why = f"{usual} {READ_A_REPLY} {_FACTS[finding.ending]} {_NOT_MEASURED}"
         return Explanation.fact(finding.code, what, why)
 
-    return Explanation(code=finding.code, what=what, remedy=_REMEDY, expect=expect, verify=_VERIFY)
+    return Explanation(code=finding.code, what=what, remedy=REMEDY, expect=expect, verify=_VERIFY)
 
 
 def _seen(finding: EndsBadly) -> str:
@@ -151,21 +208,3 @@ def _seen(finding: EndsBadly) -> str:
     if sum(place.requests for place in places) == finding.requests:
         return seen
     return f"{seen} Of all {finding.requests:,} replies it is {percent(finding.share)}."
-
-
-LOOPING: Final = Words(
-    kind=Looping,
-    explain=_looping,
-    why="replies repeat themselves",
-    remedy="read a reply; restart vLLM, or stop speculating",
-    runbook=_RUNBOOK,
-)
-EMPTY_REPLIES: Final = Words(
-    kind=EmptyReplies,
-    explain=_empty_replies,
-    why="replies are empty",
-    remedy=LOOPING.remedy,
-    runbook=_RUNBOOK,
-)
-
-WORDS: Final = (LOOPING, EMPTY_REPLIES)

@@ -1,18 +1,23 @@
 """``room``: the KV cache is too small for the requests, and the draft takes a part of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from math import isnan
+from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
-from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.rule import FindingRule, Place
-from sidecar.analysis.findings.situation import Situation
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.methods import drafts_with_a_model, is_mtp
 from sidecar.engine.names import Gauge
+from sidecar.findings.explanation import Explanation
+from sidecar.findings.finding import Finding
+from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.paste import verification
+from sidecar.findings.situation import Situation
 from sidecar.settings.groups import Thresholds
+from sidecar.wording.numbers import count, counted, percent
 
+_CODE: Final = "room"
 _PREEMPTED: Final = 0.01  # preemptions per request from which on they matter
 # Requests that wait, per running one, from which on they do not just wait for the next step.
 _MANY: Final = 0.2
@@ -41,7 +46,7 @@ class Room(Finding):
     requests of the window's mean length that fit into one engine's KV cache; None if unknown.
     """
 
-    code: ClassVar[str] = "room"
+    code: str = _CODE
     engines: tuple[str, ...]
     less_than_plain: float | None
     share_of_layers: float | None
@@ -150,4 +155,60 @@ def _share_of_layers(model: ModelReport) -> float | None:
     return drafting / (layers + drafting) if layers and drafting else None
 
 
-RULES: Final = (FindingRule(kind=Room, gate=room, place=Place.COSTS_NO_STEP),)
+# -------------------------------------------------------------------------------------------------
+# In words
+# -------------------------------------------------------------------------------------------------
+
+
+def _room(finding: Room, model: ModelReport) -> Explanation:
+    pressed = [engine for engine in model.engines if engine.key.engine in finding.engines]
+
+    return Explanation(
+        code=finding.code,
+        what=(
+            f"Engine {', '.join(finding.engines)} runs out of KV cache: {_pressure(pressed)}."
+            f" {_taken(finding)}"
+        ),
+        remedy=(
+            "Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or"
+            " add pods. To find out whether requests gain more from the draft than from the room,"
+            " compare without it at this load."
+        ),
+        expect=(
+            "A preempted request is computed again, and its client waits for that; no acceptance"
+            " rate shows it."
+        ),
+        verify=verification(model),
+    )
+
+
+def _taken(finding: Room) -> str:
+    if finding.less_than_plain is not None:
+        smaller = f"It is {percent(finding.less_than_plain)} smaller than the baseline's"
+        fits = finding.fitting
+        if fits is None:
+            return f"{smaller}."
+        return (
+            f"{smaller}: {counted(fits.requests, 'request')} of {count(fits.tokens)} tokens, their"
+            f" mean, fit at once; without speculation {count(fits.plain)} would."
+        )
+    share = percent(finding.share_of_layers or 0.0)
+    return f"The draft takes about {share} of it, by its share of the layers."
+
+
+def _pressure(engines: Sequence[EngineReport]) -> str:
+    preempted = sum_caches(engine.cache for engine in engines).preemptions
+    waiting = sum(waiting_for_room(engine) for engine in engines)
+    seen = [] if isnan(preempted) else [f"{counted(preempted, 'preemption')} in the window"]
+    return ", ".join([*seen, f"{counted(waiting, 'request')} waiting for room"])
+
+
+ROOM: Final = FindingKind(
+    code=_CODE,
+    gate=room,
+    place=Place.COSTS_NO_STEP,
+    explain=_room,
+    why="the draft takes KV cache that requests need",
+    remedy="more GPU memory, or a smaller draft",
+    runbook="SpecDecodeKVCachePressure",
+)

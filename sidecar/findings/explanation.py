@@ -1,11 +1,8 @@
-"""What every finding in words has."""
+"""What a finding says: what is seen, what to change, and what to expect of it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any, Generic, TypeVar
 
-from sidecar.analysis.findings.finding import Finding
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.requests.messages import Speculation
 
@@ -41,28 +38,6 @@ class Explanation:
     def option(self) -> str:
         """``config`` as an option of vLLM's command line."""
         return as_option(self.config) if self.config else ""
-
-
-AnyFinding = TypeVar("AnyFinding", bound=Finding)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words(Generic[AnyFinding]):
-    """What is said of one kind of finding.
-
-    ``explain`` puts a finding on a model into sentences. ``why`` and ``remedy`` are a few words for
-    a cell of a dashboard, ``runbook`` is the alert whose runbook has the remedy's steps. A kind
-    that is always a fact has neither remedy nor runbook.
-    """
-
-    kind: type[AnyFinding]
-    explain: Callable[[AnyFinding, ModelReport], Explanation]
-    why: str
-    remedy: str = ""
-    runbook: str = ""
-
-
-AnyWords = Words[Any]
 
 
 def speculating_engine(model: ModelReport) -> EngineReport:

@@ -2,21 +2,24 @@
 
 from dataclasses import dataclass
 
-from sidecar.analysis.findings.finding import Finding
-from sidecar.analysis.findings.situation import Situation
+from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Difference
+from sidecar.findings.finding import Finding
+from sidecar.findings.situation import Situation
+from sidecar.wording.numbers import percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerAcceptance(Finding):
-    """Some requests accept clearly less than comparable others.
+    """The requests of ``group``, or of that engine, accept clearly less than comparable others.
 
     ``rate`` is their acceptance rate, ``others`` that of the others, 0 to 1; ``error`` is the
     standard error of the difference. ``loses``: they would be faster without speculation;
     ``break_even`` is the acceptance rate that this is judged by, None if nothing tells.
     """
 
+    group: str
     rate: float
     others: float
     error: float
@@ -58,3 +61,31 @@ def cost_of(difference: Difference, model: ModelReport) -> float:
     length_now = 1 + tokens_drafted * difference.rate
     length_as_others = 1 + tokens_drafted * difference.others
     return share * (1 - length_now / length_as_others)
+
+
+# -------------------------------------------------------------------------------------------------
+# In words
+# -------------------------------------------------------------------------------------------------
+
+
+def both_rates(finding: LowerAcceptance) -> str:
+    """Both acceptance rates and their difference; the sentence goes on with whose they are."""
+    points = 100 * (finding.others - finding.rate)
+    interval = 100 * CONFIDENCE * finding.error
+    return (
+        f"{percent(finding.rate)} of their draft tokens, {points:.0f} ± {interval:.0f} points less"
+        f" than the {percent(finding.others)} of those"
+    )
+
+
+def without_advice(finding: LowerAcceptance) -> str:
+    """Why there is nothing to change."""
+    if finding.break_even is None:
+        return (
+            "Whether these requests lose is not known: the acceptance rate does not tell with this"
+            " method. Measure a baseline with `specdec-sidecar baseline`."
+        )
+    return (
+        "Nothing to change: these requests still gain, since speculation breaks even at"
+        f" {percent(finding.break_even)}."
+    )

@@ -1,0 +1,39 @@
+"""``empty_replies``: more outputs than usual stop with at most one token."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from sidecar.analysis.report import ModelReport
+from sidecar.findings.ending import EXPECT, RUNBOOK, EndsBadly, ending_badly, explained
+from sidecar.findings.explanation import Explanation
+from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.situation import Situation
+from sidecar.requests.tables import EMPTY
+
+_CODE: Final = "empty_replies"
+
+
+def empty_replies(situation: Situation) -> Iterator[EndsBadly]:
+    """The finding on replies of at most one token."""
+    return ending_badly(_CODE, EMPTY, situation)
+
+
+# -------------------------------------------------------------------------------------------------
+# In words
+# -------------------------------------------------------------------------------------------------
+
+
+def _empty_replies(finding: EndsBadly, _model: ModelReport) -> Explanation:
+    return explained(finding, EXPECT)
+
+
+EMPTY_REPLIES: Final = FindingKind(
+    code=_CODE,
+    gate=empty_replies,
+    place=Place.OUTPUT,
+    of_requests=True,
+    explain=_empty_replies,
+    why="replies are empty",
+    remedy="read a reply; restart vLLM, or stop speculating",
+    runbook=RUNBOOK,
+)

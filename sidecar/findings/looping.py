@@ -1,0 +1,44 @@
+"""``looping``: more outputs than usual repeat themselves until they are cut off."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from sidecar.analysis.report import ModelReport
+from sidecar.findings.ending import EXPECT, RUNBOOK, EndsBadly, ending_badly, explained
+from sidecar.findings.explanation import Explanation
+from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.situation import Situation
+from sidecar.requests.tables import LOOP
+
+_CODE: Final = "looping"
+
+
+def looping(situation: Situation) -> Iterator[EndsBadly]:
+    """The finding on repetition loops."""
+    return ending_badly(_CODE, LOOP, situation)
+
+
+# -------------------------------------------------------------------------------------------------
+# In words
+# -------------------------------------------------------------------------------------------------
+
+_FLATTERS: Final = (
+    " Text that repeats itself is easy to predict, so speed and acceptance rate look better than"
+    " they are."
+)
+
+
+def _looping(finding: EndsBadly, _model: ModelReport) -> Explanation:
+    return explained(finding, EXPECT + _FLATTERS)
+
+
+LOOPING: Final = FindingKind(
+    code=_CODE,
+    gate=looping,
+    place=Place.OUTPUT,
+    of_requests=True,
+    explain=_looping,
+    why="replies repeat themselves",
+    remedy="read a reply; restart vLLM, or stop speculating",
+    runbook=RUNBOOK,
+)

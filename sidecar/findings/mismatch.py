@@ -1,0 +1,111 @@
+"""``mismatch``: almost no draft token is accepted, so the draft does not fit its target."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.analysis.report import ModelReport
+from sidecar.engine.methods import drafts_with_a_model
+from sidecar.findings.ending import (
+    READ_A_REPLY,
+    replies_sentence,
+)
+from sidecar.findings.explanation import Explanation, speculating_engine, speculation_of
+from sidecar.findings.finding import Finding
+from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.situation import Situation
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.wording.numbers import percent
+
+_CODE: Final = "mismatch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch(Finding):
+    """The draft tokens are rejected from the first position on, at any temperature."""
+
+    code: str = _CODE
+    acceptance: float | None
+
+
+def mismatch(situation: Situation) -> Iterator[Mismatch]:
+    """The finding, if the verdict says that acceptance has collapsed."""
+    judgement = situation.model.judgement
+    if judgement.has_collapsed:
+        yield Mismatch(acceptance=judgement.acceptance, cost=1.0)
+
+
+# -------------------------------------------------------------------------------------------------
+# In words
+# -------------------------------------------------------------------------------------------------
+
+_UPDATED: Final = (
+    "If the target's weights are updated in place, as in reinforcement learning, update the draft"
+    " with them: a restart does not help then. After a sleep of level 2, vLLM 0.32 loads only the"
+    " target's weights again: restart it, or let it sleep at level 1."
+)
+_RESTART: Final = (
+    f"Restart vLLM; check that the draft matches its target. {_UPDATED} High temperatures alone do"
+    " not cause this."
+)
+_NOTHING_REPEATS: Final = (
+    "Nothing in such text helps to guess what follows: draft with a model, or remove"
+    " --speculative-config."
+)
+
+
+def collapse_sentence(model: ModelReport) -> str:
+    """What to do first where almost no draft token is accepted."""
+    has_model = drafts_with_a_model(speculation_of(model).method)
+    return f"{READ_A_REPLY} {_RESTART if has_model else _NOTHING_REPEATS}"
+
+
+def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
+    configuration = speculating_engine(model).configuration
+    rate = percent(finding.acceptance or 0.0)
+
+    return Explanation(
+        code=finding.code,
+        what=(
+            f"Almost no draft tokens are accepted ({rate}), at any temperature and from the first"
+            f" position on. High temperatures alone do not cause this. {replies_sentence(model)}"
+        ),
+        remedy=_match(configuration, speculation_of(model)),
+        expect=(
+            "A draft that matches has its first token accepted far more often, even at high"
+            " temperatures."
+        ),
+        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+    )
+
+
+def _match(configuration: Configuration, speculation: Speculation) -> str:
+    if not drafts_with_a_model(speculation.method):
+        return _NOTHING_REPEATS
+
+    target = configuration.quantization or "none"
+    draft = speculation.draft_quantization or "none"
+    longest = ""
+    if speculation.draft_max_model_len is not None and configuration.model_runner_v2 is False:
+        longest = (
+            " On model runner V1, no draft token of a batch is accepted while one of its requests"
+            f" is longer than the draft's longest length, here {speculation.draft_max_model_len:,}"
+            " tokens."
+        )
+
+    return (
+        "Restart vLLM. If that does not help, check that the draft was made for this target: its"
+        f" vocabulary, chat template, quantization (target: {target}, draft: {draft}) and vLLM's"
+        f" version.{longest} {_UPDATED} Until then remove --speculative-config."
+    )
+
+
+MISMATCH: Final = FindingKind(
+    code=_CODE,
+    gate=mismatch,
+    place=Place.COLLAPSE,
+    explain=_mismatch,
+    why="almost nothing is accepted",
+    remedy="restart vLLM; check that the draft fits its target",
+    runbook="SpecDecodeAcceptanceCollapsed",
+)

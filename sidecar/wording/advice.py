@@ -1,0 +1,63 @@
+"""The advice on how many tokens to draft, in sentences."""
+
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+
+
+def schedule_sentence(advice: Advice) -> str:
+    """How many tokens to draft at each load; empty if one number is best for all."""
+    if not advice.schedule:
+        return ""
+    entries = [list(entry) for entry in advice.schedule]
+    flaps = ""
+    if any(tokens == 0 for *_, tokens in advice.schedule):
+        flaps = (
+            " Keep the load at which it reaches 0 away from the usual one: there vLLM would draft"
+            " at one step and not at the next, which halved the throughput in vLLM issue 49548."
+        )
+    return (
+        f'To follow the load, set `"num_speculative_tokens_per_batch_size": {entries}`. vLLM'
+        " ignores it with data parallelism, and gives up full CUDA graphs for it on model"
+        f" runner V1.{flaps}"
+    )
+
+
+def tokens_sentence(advice: Advice) -> str:
+    """How many tokens to draft at every load; empty if there is nothing to change."""
+    tokens = advice.tokens
+    if tokens is None:
+        return ""
+    return _by_acceptance(tokens) if tokens.best_seconds is None else _by_time(tokens, advice)
+
+
+def _by_acceptance(tokens: TokensAdvice) -> str:
+    text = f"Acceptance rate {tokens.acceptance:.2f}:"
+    if tokens.direction is Direction.MORE:
+        return f"{text} speculate more tokens, as long as latency under load allows."
+    if tokens.next_rate is None:
+        return f"{text} speculate fewer tokens."
+
+    at = f"is accepted only {tokens.next_rate:.0%} of the time"
+    if tokens.direction is Direction.NONE:
+        return (
+            f"{text} turn speculation off, or use another draft model: even the first token {at}."
+        )
+
+    return (
+        f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
+    )
+
+
+def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
+    best = f"{1000 * (tokens.best_seconds or 0):.3g} ms"
+    now = f"{1000 * (tokens.now_seconds or 0):.3g} ms"
+
+    if tokens.direction is Direction.NONE:
+        how = "only at lower loads (num_speculative_tokens_per_batch_size)"
+        how = how if advice.can_schedule else "with fewer requests"
+        text = f"At this load a token takes {best} without speculation and {now} with it"
+        return f"{text}: speculate {how}, or not at all."
+
+    return (
+        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: about {best} per"
+        f" token instead of {now} at this load."
+    )

@@ -226,10 +226,17 @@ def with_its_sidecar():
 
 @scenes
 def after_a_hang():
+    """One cause, one page, also where vLLM comes back more than once before it works."""
     hangs = of_its_model("hangs").hanging((20, 26)).failing(lambda n: 52 <= n < 90)
+    crashes = of_its_model("crashes").hanging((20, 26)).restarting(28, 32, 36)
+    crashes.failing(lambda n: 52 <= n < 78 and (n / 2 - 26) % 4 < 2)
     yield Scene(
-        "a hang has paged already", DOWN, at=(19, 24, 40), reads=(STALLED,), needs_prometheus=True
-    ).with_pods(hangs)
+        "a hang has paged already",
+        DOWN,
+        at=(19, 24, 36, 40),
+        reads=(STALLED,),
+        needs_prometheus=True,
+    ).with_pods(hangs, crashes)
 
 
 @scenes

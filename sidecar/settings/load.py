@@ -4,7 +4,7 @@ import re
 import ssl
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -37,11 +37,14 @@ _SERVICE_LINK: Final = re.compile(
 # Pydantic's names, of models and dataclasses.
 _UNKNOWN: Final = {"extra_forbidden", "unexpected_keyword_argument"}
 _WEB: Final = "web_config_file"
+_WEB_CONFIG: Final = "web_config"  # an unknown name that has it was meant to protect the pages
 _MAX_CHARACTERS: Final = 80  # of a key or a value in a message
 _CERTIFICATE: Final = ("vllm_cert_file", "vllm_key_file")
+_BASELINE: Final = ("baseline_file", "baseline", "plain_steps", "plain_cache", "plain_endings")
+_UNKNOWN_SETTING: Final = "unknown setting; remove it"
+# None of them may be above the next. Their defaults are not.
 _ASCENDING: Final = (
-    ("scrape_interval", "latency_window"),
-    ("latency_window", "history"),
+    ("scrape_interval", "latency_window", "history"),
     ("thresholds.acceptance_net_negative", "thresholds.acceptance_break_even"),
     ("thresholds.speedup_net_negative", "thresholds.speedup_net_positive"),
     ("thresholds.acceptance_fewer_tokens", "thresholds.acceptance_more_tokens"),
@@ -78,20 +81,18 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
 class LoadedSettings:
     """Settings in which those that are invalid have their defaults.
 
-    ``problems`` has a line for everything that is wrong, ``consequences`` one for each pair of
-    which a valid setting has its default too, since it contradicts the default of an invalid one.
+    ``problems`` has a line for everything that is wrong.
     """
 
     settings: Settings
     problems: tuple[str, ...] = ()
-    consequences: tuple[str, ...] = ()
 
 
 def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """As ``load_settings``, but with the default of what is invalid, and the lines beside it.
 
-    Of settings that contradict each other, all have their defaults. Pages that were meant to have a
-    password stay locked: see ``locked_web_config``.
+    Of settings that contradict each other, or the default of an invalid one, all have their
+    defaults. Pages that were meant to have a password stay locked: see ``locked_web_config``.
     """
     given = {
         name: text
@@ -106,9 +107,7 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
 
     # Their values stay out, as they may be secrets.
     unknown = sorted(given.keys() - map(variable, variables))
-    problems = [
-        f"{_line(name)}: {_advice(name.upper(), map(variable, keys()))}" for name in unknown
-    ]
+    problems = [f"{_line(name)}: {_UNKNOWN_SETTING}" for name in unknown]
 
     try:
         file = {} if config is None else read_yaml(config)
@@ -120,13 +119,12 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
     settings, invalid, messages = _valid(values, sources)
     problems += messages
 
-    if file is not None:  # which might resolve a conflict
-        problems += (line for keys, line in sources.conflicts(settings) if not invalid & keys)
-
-    consequences = []
-    while conflicts := dict(sources.conflicts(settings)):
-        consequences += [line for line in conflicts.values() if line not in problems]
-        invalid = invalid.union(*conflicts)
+    conflicts = list(sources.conflicts(settings))
+    if conflicts:
+        if file is not None:  # else it may say what resolves them
+            # Nor are those told that follow from the default of an invalid one.
+            problems += (line for keys, line in conflicts if not invalid.intersection(keys))
+        invalid = invalid.union(*(keys for keys, _ in conflicts))
         settings = Settings.model_validate(_without(values, invalid))
 
     unused = [name.removeprefix(PREFIX).lower() for name in unknown] + sorted(invalid)
@@ -135,9 +133,7 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
         locked = locked_web_config(Path(path) if isinstance(path, str) else None)
         settings = settings.model_copy(update={_WEB: locked})
 
-    return LoadedSettings(
-        settings=settings, problems=tuple(problems), consequences=tuple(consequences)
-    )
+    return LoadedSettings(settings=settings, problems=tuple(problems))
 
 
 def _valid(
@@ -179,11 +175,9 @@ def _without(values: Mapping[str, Any], invalid: Collection[str]) -> dict[str, A
 def _protects_pages(unused: Iterable[str], unread: Path | None) -> bool:
     """Whether TLS or a password was asked for by what is not in force.
 
-    That is the names that are ``unused``, if only by a slip, or the file that could not be read as
-    YAML.
+    That is a name that is ``unused``, or the file that could not be read as YAML.
     """
-    names = [name.rpartition(".")[2] for name in unused]
-    if get_close_matches(_WEB, names, n=1, cutoff=0.8):
+    if any(_WEB_CONFIG in name for name in unused):
         return True
 
     try:
@@ -234,7 +228,7 @@ class _Sources:
         """
         path = [str(part) for part in detail["loc"]]
         if detail["type"] in _UNKNOWN:  # the value stays out, as it may be a secret
-            return f"{self._name(path)}: {_advice('.'.join(path), [*keys(), *groups()])}"
+            return f"{self._name(path)}: {_UNKNOWN_SETTING}"
 
         text = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         written = _written(detail, values)
@@ -246,25 +240,29 @@ class _Sources:
         value = "" if is_secret else f"={_shown(written)}"
         return f"{self._name(path)}{value}: {text[:1].lower()}{text[1:]}"
 
-    def conflicts(self, settings: Settings) -> Iterator[tuple[frozenset[str], str]]:
-        """The keys and a line for each contradiction between valid settings."""
-        for lower, higher in _ASCENDING:
-            low = attrgetter(lower)(settings)
-            high = attrgetter(higher)(settings)
-            if low > high:
-                order = "the first must not be above the second"
-                names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"
-                yield frozenset((lower, higher)), f"{names}: {order}"
+    def conflicts(self, settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+        """The keys and a line for each contradiction between settings.
+
+        No key is in two of ``_ASCENDING``, ``_CERTIFICATE`` and ``_BASELINE``, and their defaults
+        contradict nothing.
+        """
+        for rising in _ASCENDING:
+            for lower, higher in pairwise(rising):
+                low = attrgetter(lower)(settings)
+                high = attrgetter(higher)(settings)
+                if low > high:
+                    order = "the first must not be above the second"
+                    names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"
+                    yield rising, f"{names}: {order}"
 
         if problem := _certificate_problem(settings):
             names = ", ".join(map(self._setting, _CERTIFICATE))
-            yield frozenset(_CERTIFICATE), f"{names}: {problem}"
+            yield _CERTIFICATE, f"{names}: {problem}"
 
-        for measured in ("baseline", "plain_steps", "plain_cache", "plain_endings"):
-            if settings.baseline_file is not None and getattr(settings, measured):
-                names = f"{self._setting('baseline_file')}, {self._setting(measured)}"
-                exclusive = "mutually exclusive; keep one of them"
-                yield frozenset(("baseline_file", measured)), f"{names}: {exclusive}"
+        given = [key for key in _BASELINE if getattr(settings, key)]
+        if settings.baseline_file is not None and len(given) > 1:
+            names = ", ".join(map(self._setting, given))
+            yield _BASELINE, f"{names}: mutually exclusive; keep one of them"
 
     def _setting(self, key: str) -> str:
         return variable(key) if key in self.variables else key
@@ -290,16 +288,6 @@ def _certificate_problem(settings: Settings) -> str:
     except OSError as error:
         return f"the key cannot be read: {error.strerror}"
     return ""
-
-
-def _advice(name: str, known: Iterable[str]) -> str:
-    """What to do about a name that is not one of those ``known``."""
-    close = get_close_matches(name, list(known), n=1, cutoff=0.9)
-    if not close:
-        return "unknown setting; remove it"
-
-    (similar,) = close
-    return f"unknown setting; did you mean {similar}?"
 
 
 def _written(detail: ErrorDetails, values: Mapping[str, Any]) -> object:

@@ -103,13 +103,13 @@ def test_an_invalid_variable_is_named_with_its_value_and_what_is_expected(
         (
             "scrape_intervall: 5",
             "scrape_intervall",
-            ": unknown setting; did you mean scrape_interval?",
+            ": unknown setting; remove it",
         ),
         ("page_bytes: 5", "page_bytes", ": unknown setting; remove it"),
         (
             "limits: {page_byte: 5}",
             "limits.page_byte",
-            ": unknown setting; did you mean limits.page_bytes?",
+            ": unknown setting; remove it",
         ),
         ("7: 5", "7", ": unknown setting; remove it"),
         (
@@ -184,18 +184,12 @@ def test_plain_step_times_that_are_no_curve_are_refused(config, messages, steps,
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("SPECDEC_SCRAPE_INTERVALL", "did you mean SPECDEC_SCRAPE_INTERVAL?"),
-        ("SPECDEC_LOG_LEVEL", "did you mean SPECDEC_LOG__LEVEL?"),
-        ("SPECDEC_scrape_interval", "did you mean SPECDEC_SCRAPE_INTERVAL?"),
-        ("SPECDEC_LISTEN_PORT", "remove it"),
-        ("SPECDEC_", "remove it"),
-    ],
+    "name",
+    ["SPECDEC_SCRAPE_INTERVALL", "SPECDEC_LOG_LEVEL", "SPECDEC_scrape_interval", "SPECDEC_"],
 )
-def test_an_unknown_variable_is_named_without_its_value(messages, name, advice):
+def test_an_unknown_variable_is_named_without_its_value(messages, name):
     """A value whose name is unknown may be a secret."""
-    assert messages(None, {name: "9911"}) == [f"{name}: unknown setting; {advice}"]
+    assert messages(None, {name: "9911"}) == [f"{name}: unknown setting; remove it"]
 
 
 @pytest.mark.parametrize(
@@ -208,10 +202,10 @@ def test_an_unknown_variable_is_named_without_its_value(messages, name, advice):
             ),
             {"SPECDEC_LISTEN": "x", "SPECDEC_LISTENS": "x"},
             [
-                "SPECDEC_LISTENS: unknown setting; did you mean SPECDEC_LISTEN?",
+                "SPECDEC_LISTENS: unknown setting; remove it",
                 f"SPECDEC_LISTEN=x: {ADDRESS}",
                 f"{BREAK_EVEN} (in config.yaml)=high: {NUMBER}",
-                "limit (in config.yaml): unknown setting; did you mean limits?",
+                "limit (in config.yaml): unknown setting; remove it",
                 f"latency_window=300, history=10: {ORDER}",
             ],
         ),

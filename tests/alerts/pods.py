@@ -87,7 +87,7 @@ class Pod:
         }
         self.firings = []
         self.fails = lambda _: False  # by poll number
-        self.error = TimedOut("the scene wants it")
+        self.error = lambda _: TimedOut("the scene wants it")
         self.hangs = lambda _: False  # by minute
         self.restarts = set()  # minutes
         self.gap = range(0)  # the minutes in which nothing is there to scrape
@@ -249,9 +249,10 @@ class Pod:
     # What goes wrong.
 
     def failing(self, fails, error=None):
-        """``fails`` says of a poll's number whether it fails; ``error`` is how."""
+        """``fails`` says of a poll's number whether it fails; ``error`` is how, or tells how."""
         self.fails = fails
-        self.error = error or self.error
+        if error is not None:
+            self.error = error if callable(error) else lambda _: error
         return self
 
     def hanging(self, *spans):
@@ -358,7 +359,7 @@ class Sidecar:
         self._grow(minute, last)
 
         if pod.vllm.engines and pod.fails(number):
-            self._state.failed(at, pod.error)
+            self._state.failed(at, pod.error(number))
         elif pod.vllm.engines:
             page = self._snapshots.read(self._pages.read(pod.vllm.page(minute)))
             self._state.scraped(at, 0.005, seconds, page)

@@ -1,6 +1,6 @@
 """Scenes for the outages of a model: which of its pods serve, and what is known of the others."""
 
-from sidecar.errors import NoVllmMetrics
+from sidecar.errors import NoVllmMetrics, TimedOut
 from tests.alerts.pods import DASHBOARDS, DAY, POD, RUNBOOKS, Firing, Pod
 from tests.alerts.scene import Scene, scenes
 from tests.alerts.vllm_pages import after, plan
@@ -55,6 +55,11 @@ def for_three_minutes():
         of_its_model("fine"),
         unreadable,
     )
+    # Another program answers at the address after a while: that is no longer vLLM's outage.
+    other = of_its_model("other")
+    other.failing(
+        lambda n: n >= 40, lambda n: NoVllmMetrics("none") if n >= 54 else TimedOut("no answer")
+    )
     yield Scene(
         "no page where there was one, by Prometheus' memory",
         DOWN,
@@ -65,6 +70,7 @@ def for_three_minutes():
         idle.fires(severity="warning", since=25),
         down(lately, since=25),
         down(waits, since=25),
+        down(other, since=25, until=25),
     )
 
 

@@ -1,7 +1,7 @@
 """What the direct push alerts on, without Prometheus.
 
 These are the shipped rules, with a table over the report's judgements and the rows of
-``analysis/limits.py``.
+``analysis/breaches.py``.
 """
 
 import re
@@ -14,8 +14,8 @@ from typing import Final
 import yaml
 
 from sidecar.alerting.past import Past, drafts_nothing
+from sidecar.analysis.breaches import LIMITS
 from sidecar.analysis.judgement import Judgement, Verdict
-from sidecar.analysis.limits import LIMITS
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
 from sidecar.findings.catalog import explanations

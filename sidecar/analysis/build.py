@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from sidecar.analysis.breaches import breaches, limited_values
 from sidecar.analysis.checklist.checklist import Checklist, checklist
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
@@ -18,7 +19,6 @@ from sidecar.analysis.evidence import (
 )
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.judgement import Judgement, ModelJudgement
-from sidecar.analysis.limits import breaches, limited_values
 from sidecar.analysis.model_state import ENGINE
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load

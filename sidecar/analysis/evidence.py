@@ -194,7 +194,7 @@ class ModelEvidence:
     """What is known about one model: over all its engines, by engine, and by temperature.
 
     The last is known only if the plug-in is connected; ``temperatures`` is empty while the split is
-    withheld. ``limited`` has the values of ``limits.py`` that are known, by alert.
+    withheld. ``limited`` has the values of ``breaches.py`` that are known, by alert.
     """
 
     model_name: str

@@ -119,7 +119,7 @@ class ModelJudgement:
     """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence.
 
     ``advice`` is on the number of draft tokens; None below the gates. ``limited`` has the values of
-    the same poll that ``limits.py`` compares with their thresholds, by alert.
+    the same poll that ``breaches.py`` compares with their thresholds, by alert.
     """
 
     whole: Judgement = field(default_factory=Judgement)

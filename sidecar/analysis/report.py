@@ -158,7 +158,7 @@ class ModelReport:
     endings: EndingsReport | None = None  # of the window's finished requests
     change: Change | None = None  # of how it speculates, within a day
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
-    # by alert, the values that are past their limits, as of the last good poll: see ``limits.py``
+    # by alert, the values that are past their limits, as of the last good poll: see ``breaches.py``
     breaches: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -2,7 +2,7 @@
 
 Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
 direct push read a ``Judgement`` (``judgement.py``) and decide nothing. What the direct push
-compares beside it has a row in ``limits.py``.
+compares beside it has a row in ``breaches.py``.
 """
 
 import math

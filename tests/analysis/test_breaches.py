@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.breaches import LIMITS, breaches
 from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.judgement import Judgement
-from sidecar.analysis.limits import LIMITS, breaches
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
 

@@ -1,6 +1,9 @@
 """The benchmark's tables: the sidecar's speedups and request times, compared with the clients'."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import product
+from operator import attrgetter
 from statistics import fmean
 
 from benchmarks.speedup.cells import Cell, CellTraffic, ObservedServer, seconds_per_token
@@ -9,12 +12,13 @@ from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.analysis.temperature_state import request_numbers
 from sidecar.commands.load.client import Sample
-from sidecar.commands.plain.measured import BaselineRun
-from sidecar.recording.recording import replay_events
+from sidecar.commands.plain.measured import BaselineRun, Slot
+from sidecar.recording.recording import PluginLine, Scrape, replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
 
 BAR = 0.07
+_THIRDS = 3
 _TITLES = (
     *(
         "K",
@@ -41,7 +45,7 @@ def report(
     The first server is the plain one.
     """
     _print(_TITLES, ["---"] * len(_TITLES))
-    curves = _curves(servers[0], [traffic[0] for _, traffic in measured])
+    curves = _curves(servers[0], [(cell.at_once, traffic[0]) for cell, traffic in measured])
     off = 0
     cells = list(dict.fromkeys(cell for cell, _ in measured))
     for number, name in enumerate(names[1:], 1):
@@ -75,14 +79,37 @@ def _print(*rows: Sequence[str]) -> None:
         print(f"| {' | '.join(row)} |", flush=True)
 
 
-def _curves(plain: ObservedServer, cells: Sequence[CellTraffic]) -> dict[str, PlainStepTimes]:
-    """Plain step times from what the plain server did in these cells, by model."""
+def _curves(
+    plain: ObservedServer, cells: Sequence[tuple[int, CellTraffic]]
+) -> dict[str, PlainStepTimes]:
+    """Plain step times from what the plain server did in these cells, by model.
+
+    Each third of a cell, with its requests at once, is a round.
+    """
+    slots = []
+    for third, (at_once, part) in product(range(_THIRDS), cells):
+        each = (part.ended - part.begun) / _THIRDS
+        begun = part.begun + third * each
+        slots.append((begun, begun + each, Slot(third, at_once)))
+
     measured = BaselineRun()
-    for scrape in plain.scrapes:
-        if scrape.snapshot is not None and any(
-            part.begun <= scrape.at <= part.ended for part in cells
-        ):
-            measured.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
+    current: Slot | None = None
+    events: Iterator[PluginLine | Scrape] = merge(
+        plain.messages, plain.scrapes, key=attrgetter("at")
+    )
+    for event in events:
+        if isinstance(event, PluginLine):
+            if event.message is not None:
+                measured.receive(event.connection, event.message)
+        elif event.snapshot is not None:
+            measured.scraped(event.at, event.duration, 0.0, event.snapshot)
+            slot = next((one for begun, ended, one in slots if begun <= event.at < ended), None)
+            if slot != current:
+                measured.end()
+                if slot is not None:
+                    measured.begin(slot)
+            current = slot
+
     return measured.curves()
 
 
@@ -101,7 +128,10 @@ def _rows(
     models = [replayed(server, traffic, curves) for _, traffic in rounds]
     # With the plain times of this very cell, what is left is the method's error, without the
     # machine's drift.
-    own = [replayed(server, traffic, _curves(plain, [first])) for first, traffic in rounds]
+    own = [
+        replayed(server, traffic, _curves(plain, [(cell.at_once, first)]))
+        for first, traffic in rounds
+    ]
     # at any temperature
     before = seconds_per_token(sample for first, _ in rounds for sample in first.samples)
     parts = [(cell.name, cell.temperatures[0] if len(cell.temperatures) == 1 else None)]

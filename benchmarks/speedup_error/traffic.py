@@ -49,10 +49,8 @@ def plain_times(scale: float = 1.0) -> PlainStepTimes:
     return PlainStepTimes(
         running=(1.0, 64.0),
         seconds=(scale * 0.033, scale * 0.110),
-        errors=(0.0, 0.0),
-        contexts=(_CONTEXT, _CONTEXT),
-        slopes=(0.0, 0.0),
-        slope_errors=(0.0, 0.0),
+        context=_CONTEXT,
+        context_seconds=(0.0, 0.0),
     )
 
 

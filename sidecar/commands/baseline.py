@@ -37,7 +37,7 @@ from sidecar.commands.load.workload import (
 from sidecar.commands.plain.agreement import Agreement, agreement, widened
 from sidecar.commands.plain.document import plain_steps
 from sidecar.commands.plain.measured import BaselineRun
-from sidecar.commands.plain.traffic import Traffic
+from sidecar.commands.plain.traffic import NO_PLUGIN, Traffic
 from sidecar.commands.waiting import stop_on_signals, unless_stopped
 from sidecar.engine.names import Phase
 from sidecar.engine.page_source import PageSource, page_source
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="where this vLLM's plug-in sends (SPECDEC_PLUGIN__SOCKET), if it loads it: a socket of"
-        " its own; without --load, how outputs end is then measured, too",
+        " its own; --load needs it, and without --load, how outputs end is then measured, too",
     )
     parser.add_argument(
         "--beside",
@@ -112,11 +112,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Returns 1 if there is nothing to write, 2 if the file cannot be written.
 
     Raises:
-        InputError: ``--prompts`` or ``--cacert`` cannot be used.
+        InputError: ``--prompts`` or ``--cacert`` cannot be used, or ``--plugin-socket`` is missing.
         MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it
-            answers no request.
+            answers no request, or no plug-in counts its steps.
         SettingsError: the API key cannot be used.
     """
+    if arguments.load and arguments.plugin_socket is None:
+        raise InputError(NO_PLUGIN)
     settings = with_vllm_cacert(settings, arguments.cacert)
     url = arguments.url or settings.vllm_url
     seconds: float = arguments.duration or (600.0 if arguments.load else 60.0)
@@ -138,18 +140,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     histograms = measured.histograms()
     curves = {model: _beside(model, curve, earlier) for model, curve in measured.curves().items()}
     without = histograms.keys() - curves.keys()
-    _say(_unknown_steps(without, measured.drafted))
+    if arguments.load:
+        _say(_unknown_steps(without, measured.drafted))
     lacking = [
         sentence
         for model, curve in curves.items()
         for sentence in _lacking(model, curve, arguments.load, arguments.context)
     ]
     _say(lacking)
-    _say(
-        f"{model}: {note}"
-        for model, curve in curves.items()
-        for note in _notes(curve, arguments.load)
-    )
+    _say(f"{model}: {note}" for model, curve in curves.items() for note in _notes(curve))
 
     document: dict[str, Any] = {
         "baseline": {
@@ -305,7 +304,7 @@ def _say(sentences: Iterable[str]) -> None:
 def _unknown_steps(without: Iterable[str], drafted: Container[str]) -> Iterator[str]:
     """Why models ``without`` plain step times have none."""
     for model in sorted(without):
-        why = "not enough tokens, or vLLM exports no step times"
+        why = "the measurement was too short, or the plug-in did not count"
         if model in drafted:
             why = "it speculates"
         yield f"{model}: no plain step times ({why})"
@@ -320,12 +319,7 @@ def _lacking(
     if missed := ", ".join(str(load) for load in loads if not low <= load <= high):
         yield f"{model}: no step times with {missed} running: measure longer, with --duration"
 
-    if loads and not times.contexts:
-        yield (
-            f"{model}: the measurement was too short or too noisy to tell how long the contexts"
-            " were, so there will be no speedup: measure longer, with --duration"
-        )
-    elif loads and not times.slopes and len(set(contexts)) != 1:
+    if not times.context_seconds and len(set(contexts)) != 1:
         yield (
             f"{model}: the measurement was too short or too noisy to tell what a longer context"
             " costs, or vLLM took no longer prompts, so a speedup will be known only at about one"
@@ -333,17 +327,10 @@ def _lacking(
         )
 
 
-def _notes(times: PlainStepTimes, loads: Sequence[int]) -> Iterator[str]:
+def _notes(times: PlainStepTimes) -> Iterator[str]:
     """What else the times do not tell, or not well."""
-    if not loads and not times.contexts:
-        yield "the requests' context is not known, so there will be no speedup: --load measures it"
-    elif not loads and not times.slopes:
-        yield (
-            "all requests had about the same context, so a speedup will be known only at that"
-            " context: --load measures two"
-        )
-    if not times.prefill_tokens:
-        yield "no prompts of 64 tokens or more: what prefill costs is unknown"
+    if times.prefill_seconds is None:
+        yield "no prompts of more than 64 tokens: what prefill costs is unknown"
 
     load = times.machine_load
     if load is not None and load > _BUSY:

@@ -45,7 +45,6 @@ from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS
 from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
-from sidecar.wording.speed import baseline_problem
 
 HELP = (
     "print what the sidecar would see: "
@@ -293,9 +292,6 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
                 f"  baseline: of other models ({', '.join(others)}), "
                 "so this model has no speedup and no prices"
             )
-        times = settings.measured.plain_steps.get(engine.key.model_name)
-        if times is not None and (problem := baseline_problem(times)):
-            yield f"  baseline: {problem}"
         for limitation in sorted(engine.limitations):
             yield f"  limitation ({limitation}): {LIMITATIONS[limitation]}"
 

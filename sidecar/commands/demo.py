@@ -21,7 +21,7 @@ HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 _CONTEXTS = (500.0, 50_000.0)  # tokens, for which the plain steps hold
-_PREFILL_TOKENS = 1000.0  # of the step whose time tells what prefill costs
+_DRIFT = 0.005  # of the plain steps
 _MEASURED = 10_000  # requests a temperature, of which a baseline would know how they end
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured
 # output. Some replies end badly, as they would without speculation.
@@ -124,22 +124,16 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     not depend on the context.
     """
     loads = (1.0, float(options.max_num_seqs))
-    prefilled = (_PREFILL_TOKENS,)
-    prefill_seconds = (_PREFILL_TOKENS * options.prefill_seconds_per_token,)
-
     return PlainStepTimes(
         running=loads,
         seconds=tuple(
             options.step_seconds + requests * options.step_seconds_per_request for requests in loads
         ),
-        errors=(0.0001,) * len(loads),
-        contexts=(_CONTEXTS[0],) * len(loads),
-        context_ranges=(_CONTEXTS,) * len(loads),
-        slopes=(0.0,) * len(loads),
-        slope_errors=(0.0,) * len(loads),
-        prefill_tokens=(prefilled,) * len(loads),
-        prefill_seconds=(prefill_seconds,) * len(loads),
-        prefill_errors=((0.0,),) * len(loads),
+        context=_CONTEXTS[0],
+        contexts=_CONTEXTS,
+        context_seconds=(0.0,) * len(loads),
+        prefill_seconds=options.prefill_seconds_per_token,
+        drift=_DRIFT,
     )
 
 

@@ -8,7 +8,6 @@ from sidecar.errors import ScrapeError
 from sidecar.log import Logger, StateLog
 from sidecar.settings.baselines import Measured
 from sidecar.wording.plugin import plugin_sentence
-from sidecar.wording.speed import baseline_problem
 
 
 class LoggedState:
@@ -49,15 +48,10 @@ class LoggedState:
             tell("plug-in", state=str(plugin.state), meaning=meaning)
 
     def _log_baseline(self, model: str) -> None:
-        """Says if the baseline gives this model no speedup."""
+        """Says if the baseline is of other models."""
         if others := self._measured.others(model):
             self._changes.fault(
                 "baseline", "the baseline is of other models", model=model, measured=others
-            )
-        times = self._measured.plain_steps.get(model)
-        if times is not None and (problem := baseline_problem(times)):
-            self._changes.fault(
-                "baseline", "the baseline gives no speedup", model=model, problem=problem
             )
 
     def failed(self, at: float, error: ScrapeError) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -31,117 +31,96 @@ _Latencies = dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], _Quantiles]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainStepTimes:
-    """How long an engine step takes without speculation: by load, context and prefill.
+class StepLaw:
+    """How long a plain engine step takes, by what it computes; docs/speedup.md states the law.
 
-    Everything is in seconds and in the order of ``running``, the loads measured; between the loads
-    it is interpolated. A step that prefills nothing takes ``seconds`` where the requests that
-    decode hold ``contexts`` tokens on average, and ``slopes`` more for each further token. A step
-    that prefills ``prefill_tokens[j][k]`` tokens takes ``prefill_seconds[j][k]`` more.
+    All values are in seconds; those of loads are in the order of ``PlainStepTimes.running``.
+    """
 
-    Errors are standard errors. Those of different fields and loads are independent, but for
-    ``drift``, the relative error that all of ``seconds`` share: that of the machine's speed.
+    # The levels: steps that prefill nothing, where each request that decodes holds ``context``.
+    seconds: tuple[float, ...]
+    # For each further token that each of them holds; empty: one context was measured.
+    context_seconds: tuple[float, ...] = ()
+    # For each prompt token beyond those hidden; None: no prompts were measured.
+    prefill_seconds: float | None = None
+    # For each prompt token and each token to which it attends.
+    attention_seconds: float = 0.0
+    hidden_tokens: float = 0.0  # those of a step, its requests' among them, that take no time
+
+    def problems(self, loads: int) -> Iterator[str]:
+        """Why it is no law for so many loads."""
+        if len(self.seconds) != loads or len(self.context_seconds) not in {0, loads}:
+            yield "running, seconds and context_seconds differ in length"
+        if not all(0 < time <= _LONGEST for time in self.seconds):
+            yield "seconds must be above 0 and at most 3600"
+        each = (*self.context_seconds, self.prefill_seconds or 0.0, self.attention_seconds)
+        if not all(abs(one) <= 1 for one in each):
+            yield "context_seconds, prefill_seconds and attention_seconds must be from -1 to 1"
+        if not 0 <= self.hidden_tokens <= _MOST_TOKENS:
+            yield "hidden_tokens must be from 0 to 1e9"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainStepTimes(StepLaw):
+    """The law of one model's plain steps, and how certain it is.
+
+    ``rounds`` has the law by all rounds of the measurement but one, for each of them: how these
+    differ gives the errors. ``drift`` is a relative error that all times share besides.
 
     Constructing it checks nothing; ``problem`` does.
     """
 
-    # The loads measured, in running requests: 1 to 16, ascending from above 0.
+    # The loads measured, in requests that decode: 1 to 16, ascending from above 0.
     running: tuple[float, ...]
-    seconds: tuple[float, ...]
-    errors: tuple[float, ...]  # of ``seconds``, without ``drift``
-    # Independent parts of each error; empty: errors fully correlated.
-    deviations: tuple[tuple[float, ...], ...] = ()
-
-    # Empty in files of versions that did not measure it: then nothing is known of any context.
-    contexts: tuple[float, ...] = ()
-    # The shortest and the longest context measured; empty: only ``contexts``.
-    context_ranges: tuple[tuple[float, float], ...] = ()
-    slopes: tuple[float, ...] = ()  # empty: one context was measured, so it is unknown
-    slope_errors: tuple[float, ...] = ()
-
-    # Ascending from above 0; empty: not measured.
-    prefill_tokens: tuple[tuple[float, ...], ...] = ()
-    prefill_seconds: tuple[tuple[float, ...], ...] = ()
-    prefill_errors: tuple[tuple[float, ...], ...] = ()
-    # Without what the tokens of prompts attend to: seconds for each of them and for each token to
-    # which it attends; 0: ``prefill_seconds`` include it.
-    attention_seconds: float = 0.0
-    attention_error: float = 0.0
+    context: float  # tokens that each of them holds where a step takes ``seconds``
+    contexts: tuple[float, float] | None = None  # the shortest and the longest; None: only that
+    # Whether all tokens of a step count for its level, as where each reads weights of its own.
+    by_tokens: bool = False
     # The most tokens that a step prefills: longer prompts take several; None: unknown.
     chunk_tokens: float | None = None
 
+    rounds: tuple[StepLaw, ...] = ()
     drift: float = 0.0
-    prompt_share: float = 0.0  # prompt tokens computed per generated token during the measurement
     # Mean time to first token at each load; empty if unknown.
     first_token_seconds: tuple[float, ...] = ()
     measured: datetime | None = None  # when
-    source: Literal["page", "plugin"] | None = None  # where the step times come from
     # Processes that were ready to run per core before the measurement, on the machine it ran on.
     machine_load: float | None = None
+
+    @property
+    def context_range(self) -> tuple[float, float]:
+        """The shortest and the longest context measured."""
+        return self.contexts or (self.context, self.context)
 
     def problem(self) -> str | None:
         """Why these times cannot be used; None if they can."""
         return next(self._problems(), None)
 
     def _problems(self) -> Iterator[str]:
-        yield from self._load_problems()
-        yield from self._context_problems()
-        yield from self._prefill_problems()
-        if not 0 <= self.drift <= 1:
-            yield "drift must be from 0 to 1"
-
-    def _load_problems(self) -> Iterator[str]:
         loads = len(self.running)
         if not 1 <= loads <= 16:
             yield "expected 1 to 16 numbers of running requests"
-        if not loads == len(self.seconds) == len(self.errors):
-            yield "running, seconds and errors differ in length"
-        for name in _BY_LOAD:
-            if len(getattr(self, name)) not in {0, loads}:
-                yield f"running and {name} differ in length"
-
-        if any(len(parts) > 16 for parts in self.deviations):
-            yield "expected at most 16 deviations for each load"
         if not _rises(self.running):
             yield "running must rise, from above 0"
-        are_seconds_possible = all(0 < time <= _LONGEST for time in self.seconds)
-        if not are_seconds_possible or not _are_times(self.errors):
-            yield "seconds must be above 0 and errors at least 0, both at most 3600"
+        if len(self.rounds) > _MOST_ROUNDS:
+            yield f"expected at most {_MOST_ROUNDS} rounds"
+        for law in (self, *self.rounds):
+            yield from law.problems(loads)
 
-        if not _are_times(self.first_token_seconds):
+        if len(self.first_token_seconds) not in {0, loads}:
+            yield "running and first_token_seconds differ in length"
+        if not all(0 <= one <= _LONGEST for one in self.first_token_seconds):
             yield "first_token_seconds must be from 0 to 3600"
-        if not 0 <= self.prompt_share <= 1e6:
-            yield "prompt_share must be from 0 to 1000000"
+        yield from self._other_problems()
 
-    def _context_problems(self) -> Iterator[str]:
-        if not all(0 < tokens <= _MOST_TOKENS for tokens in self.contexts):
-            yield "contexts must be above 0 and at most 1e9"
-        if not all(0 < low <= high <= _MOST_TOKENS for low, high in self.context_ranges):
-            yield "context_ranges must be from above 0, ascending"
-
-        if self.slopes and not self.contexts:
-            yield "slopes without contexts"
-        if len(self.slopes) != len(self.slope_errors):
-            yield "slopes and slope_errors differ in length"
-        are_slopes_possible = all(abs(slope) <= 1 for slope in self.slopes)
-        are_errors_possible = all(0 <= error <= 1 for error in self.slope_errors)
-        if not are_slopes_possible or not are_errors_possible:
-            yield "slopes must be from -1 to 1, slope_errors from 0 to 1"
-
-    def _prefill_problems(self) -> Iterator[str]:
-        measured = (self.prefill_tokens, self.prefill_seconds, self.prefill_errors)
-        for tokens, seconds, errors in zip_longest(*measured, fillvalue=()):
-            if not len(tokens) == len(seconds) == len(errors) <= 4:
-                yield "prefill_tokens, prefill_seconds and prefill_errors differ in length"
-
-        if not all(_rises(tokens) for tokens in self.prefill_tokens):
-            yield "prefill_tokens must rise, from above 0"
-        if not all(map(_are_times, (*self.prefill_seconds, *self.prefill_errors))):
-            yield "prefill_seconds and prefill_errors must be from 0 to 3600"
-        if not all(0 <= one <= 1 for one in (self.attention_seconds, self.attention_error)):
-            yield "attention_seconds and attention_error must be from 0 to 1"
+    def _other_problems(self) -> Iterator[str]:
+        low, high = self.context_range
+        if not (0 < low <= high <= _MOST_TOKENS and 0 < self.context <= _MOST_TOKENS):
+            yield "context and contexts must be above 0 and at most 1e9, contexts ascending"
         if self.chunk_tokens is not None and not self.chunk_tokens > 0:
             yield "chunk_tokens must be above 0"
+        if not 0 <= self.drift <= 1:
+            yield "drift must be from 0 to 1"
 
 
 def _rises(values: Iterable[float]) -> bool:
@@ -149,23 +128,9 @@ def _rises(values: Iterable[float]) -> bool:
     return all(low < high for low, high in pairwise((0.0, *values, inf)))
 
 
-def _are_times(seconds: Iterable[float]) -> bool:
-    return all(0 <= one <= _LONGEST for one in seconds)
-
-
 _LONGEST: Final = 3600  # seconds
 _MOST_TOKENS: Final = 1e9
-_BY_LOAD: Final = (
-    "deviations",
-    "first_token_seconds",
-    "contexts",
-    "context_ranges",
-    "slopes",
-    "slope_errors",
-    "prefill_tokens",
-    "prefill_seconds",
-    "prefill_errors",
-)
+_MOST_ROUNDS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,12 +188,10 @@ class Measured(Group):
         dict[
             ModelName, Annotated[PlainStepTimes, BeforeValidator(_given), AfterValidator(_usable)]
         ],
-        json_text(
-            'mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "errors": [0.001]}}'
-        ),
+        json_text('mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "context": 500}}'),
     ] = Field({}, max_length=64)
-    """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the
-    conditions of the measurement, as `specdec-sidecar baseline` writes them; excludes
+    """how long a step takes without speculation: per model `running`, `seconds`, `context` and the
+    rest of the measurement, as `specdec-sidecar baseline` writes them; excludes
     `baseline_file`"""
     plain_cache: Annotated[
         dict[ModelName, PlainCache], json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}')

@@ -5,22 +5,16 @@ from typing import Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.speed.plain import context_range
+from sidecar.analysis.speed.plain import step_time
 from sidecar.analysis.speed.speedup import Held, Speedup
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.numbers import duration, latency
 
-_MEASURE: Final = "specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml"
-_WITHOUT_CONTEXT: Final = (
-    "the baseline does not say at which context it was measured, as in files of earlier versions"
+_SOCKET: Final = "--plugin-socket PATH"
+_MEASURE: Final = (
+    f"specdec-sidecar baseline --url URL {_SOCKET} --load 1,2,4,8,16 --out baseline.yaml"
 )
-_UNTOLD_CONTEXT: Final = (
-    "the baseline was measured for too short a time, or on too noisy a machine, to tell at which"
-    " context"
-)
-_LONGER: Final = " --duration 20m"
-_TIMES_SHORTER: Final = 8  # than the traffic's context: the other one to measure, if none was
 _WITHHELD: Final = {
     Withheld.NO_STEPS: (
         "vLLM exports no step times, or its metrics are sums over several processes, as with"
@@ -53,49 +47,34 @@ def why_withheld(model: ModelReport) -> str:
     if speed is None or speed.withheld is None:
         return ""
     if speed.withheld is Withheld.CONTEXT and model.plain_steps and speed.steps is not None:
-        return _other_context(model.plain_steps, speed.steps.running, speed.steps.context)
+        return _other_context(model.plain_steps, speed.steps.context)
     return _WITHHELD[speed.withheld]
 
 
-def _other_context(times: PlainStepTimes, running: float, context: float | None) -> str:
+def _other_context(times: PlainStepTimes, context: float | None) -> str:
     if context is None:
         return "how many tokens the requests hold is not known"
 
-    holds = f"requests hold {context:,.0f} tokens on average"
-    if not times.contexts:
-        shorter = max(context / _TIMES_SHORTER, 1.0)
-        return f"{holds}, and {_without_context(times)}; {_again(times, (shorter, context))}"
-
-    low, high = context_range(times, running)
+    low, high = times.context_range
     again = _again(times, (min(low, context), max(high, context)))
-    if times.slopes and not times.prefill_tokens and context <= high:
+    if times.context_seconds and times.prefill_seconds is None and context <= high:
         return (
             "the baseline does not say what prefill costs; with prompts of 64 tokens or more,"
             f" {again}"
         )
-    between = f"with {low:,.0f} to {high:,.0f}" if times.slopes else f"only with {low:,.0f}"
-    return f"{holds}, and the baseline was measured {between}; {again}"
+
+    measured = f"with {low:,.0f} to {high:,.0f}"
+    if not times.context_seconds:
+        measured = f"only with {times.context:,.0f}"
+    holds = f"requests hold {context:,.0f} tokens on average"
+    return f"{holds}, and the baseline was measured {measured}; {again}"
 
 
-def baseline_problem(times: PlainStepTimes) -> str:
-    """Why a baseline never gives a speedup and what to do, as a clause; empty if it may."""
-    if times.contexts:
-        return ""
-    return f"{_without_context(times)}, so there is no speedup; {_again(times)}"
-
-
-def _without_context(times: PlainStepTimes) -> str:
-    """Why times have no contexts; a file with a source is of no version that never has any."""
-    return _WITHOUT_CONTEXT if times.source is None else _UNTOLD_CONTEXT
-
-
-def _again(times: PlainStepTimes, contexts: Sequence[float] = ()) -> str:
+def _again(times: PlainStepTimes, contexts: Sequence[float]) -> str:
     """That a baseline has to be measured again, at its loads, with prompts of these lengths."""
     loads = ",".join(str(max(round(running), 1)) for running in times.running)
     lengths = ",".join(f"{context:.0f}" for context in contexts)
-    with_lengths = f" --context {lengths}" if lengths else ""
-    is_too_short = times.source is not None and not times.contexts
-    options = f"--load {loads}{with_lengths}{_LONGER if is_too_short else ''}"
+    options = f"{_SOCKET} --load {loads} --context {lengths}"
     command = f"specdec-sidecar baseline --url URL {options} --out baseline.yaml"
     return f"measure it again on a vLLM that does not speculate: `{command}`"
 
@@ -118,24 +97,11 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
 
     loads = _range(times.running)
     parts.append(f"with {loads} {'request' if loads == '1' else 'requests'} running")
-    if times.contexts:
-        ranges = times.context_ranges or tuple((one, one) for one in times.contexts)
-        ends = [end for pair in ranges for end in pair]
-        parts.append(f"contexts of {_range(ends)} tokens")
-
-    if times.prefill_tokens:
-        sizes = [size for row in times.prefill_tokens for size in row]
-        parts.append(f"prompts of {_range(sizes)} tokens")
-
-    source = {"page": "from vLLM's page", "plugin": "by the plug-in", None: ""}[times.source]
-    if source:
-        parts.append(source)
-
+    parts.append(f"contexts of {_range(times.context_range)} tokens")
     text = f"Baseline measured {', '.join(parts)}."
-    if times.drift:
-        text += f" The machine's speed is known to ± {100 * CONFIDENCE * times.drift:.0f} %."
-
-    return text
+    steps = [step_time(times, load) for load in times.running]
+    error = CONFIDENCE * max(step.error / step.seconds for step in steps)
+    return f"{text} Step times are known to ± {100 * error:.1f} %." if error else text
 
 
 def _range(values: Sequence[float]) -> str:

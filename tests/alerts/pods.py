@@ -220,11 +220,10 @@ class Pod:
         curve = {
             "running": [1, 64],
             "seconds": [PLAIN_STEP * reference] * 2,
-            "errors": [1e-5] * 2,
-            "contexts": [PROMPT_TOKENS] * 2,
-            "context_ranges": [[1, 2 * PROMPT_TOKENS]] * 2,
-            "slopes": [0.0] * 2,
-            "slope_errors": [0.0] * 2,
+            "context": PROMPT_TOKENS,
+            "contexts": [1, 2 * PROMPT_TOKENS],
+            "context_seconds": [0.0] * 2,
+            "drift": 0.001,
         }
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
         return self

@@ -225,19 +225,17 @@ def seconds_per_token(law, cell, tokens, budget=8192, requests=REQUESTS):
     return server.busy / server.tokens
 
 
-def baseline(law, loads, prompts, *, output=128, requests=1, budget=8192, plugin=False, **server):
+def baseline(law, loads, prompts, *, output=128, requests=1, budget=8192, **server):
     """What ``baseline`` measures on the engine without speculation.
 
     In each slot it answers ``requests`` times as many as there are at once, and six at least.
     """
     engine = SimulatedServer(law, tokens=0, budget=budget, **server)
     measured = BaselineRun()
-    if plugin:
-        measured.receive(1, engine.hello())
+    measured.receive(1, engine.hello())
 
     def polled():
-        if plugin:
-            measured.receive(1, engine.report())
+        measured.receive(1, engine.report())
         measured.scraped(engine.at, 0.01, 1.0, engine.snapshot())
 
     for number in range(3):

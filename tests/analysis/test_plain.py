@@ -1,22 +1,20 @@
-"""Plain step times: fitted by load, and read between the loads measured.
+"""Plain step times, read between the loads measured.
 
 Their mean is known over any stretch of time.
 """
 
 import pickle
 from dataclasses import replace
-from random import Random
+from math import sqrt
 
 import pytest
 
 from sidecar.analysis.speed.clock import DecodeClock
-from sidecar.analysis.speed.fit import Block, blocks_of, fit
 from sidecar.analysis.speed.plain import (
     Beside,
     PlainWork,
     beside,
     covers,
-    knee,
     plain_token,
     plain_wait,
     plain_work,
@@ -25,116 +23,52 @@ from sidecar.analysis.speed.plain import (
     uncovered,
 )
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.settings.baselines import PlainStepTimes
+from sidecar.settings.baselines import PlainStepTimes, StepLaw
 from tests.analysis.decoding import period, plain
 
-LOADS = (1, 2, 4, 8, 16)
+CURVE = PlainStepTimes(running=(1.0, 4.0, 16.0), seconds=(0.01, 0.011, 0.035), context=100.0)
 
 
-def bent(running):
-    """Bound by memory up to 4 requests, by compute beyond."""
-    return 0.010 + 0.0001 * running + 0.002 * max(running - 4, 0)
-
-
-def fitted(periods):
-    return fit(blocks_of(periods))
-
-
-def plain_step(curve, running):
-    """S0 at a load that was measured; None beyond."""
-    return step_time(curve, running) if covers(curve, running) else None
-
-
-def measured(curve, **options):
-    """Twenty periods at each load."""
-    return [period(load, curve(load), **options) for _ in range(20) for load in LOADS]
-
-
-def test_a_curve_of_any_shape_is_exact_at_the_loads_measured_and_linear_between_them():
+def test_between_the_loads_measured_a_step_is_linear():
     """A law with a knee, as of memory and then compute, needs no model of it."""
-    curve = fitted(measured(bent))
-    for load in LOADS:
-        assert plain_step(curve, load).seconds == pytest.approx(bent(load), rel=1e-4)
-    assert plain_step(curve, 12).seconds == pytest.approx((bent(8) + bent(16)) / 2, rel=1e-4)
-
-
-def test_times_to_first_token_are_means_by_load_and_absent_where_a_load_has_none():
-    """One load without them leaves the whole row out, since nothing can be read between loads."""
-    periods = [
-        period(load, 0.01)._replace(first_tokens=2, first_token_seconds=0.2 * load)
-        for load in (1, 8)
-    ]
-    curve = fitted(periods * 20)
-    low, high = (beside(curve, one._replace(first_tokens=0.0)) for one in periods)
-    assert low.first_token_seconds == pytest.approx(0.1, rel=0.05)
-    assert (high.wait_seconds, high.first_token_seconds) == pytest.approx((0.01, 0.8), rel=0.05)
-    assert high.tokens_per_second == pytest.approx(800, rel=0.05)
-    assert fitted([*periods, period(2, 0.01)] * 20).first_token_seconds == ()
-    assert beside(curve, period(20, 0.01)) == beside(None, period(1, 0.01)) == Beside()
+    for load, seconds in zip(CURVE.running, CURVE.seconds, strict=True):
+        assert step_time(CURVE, load).seconds == pytest.approx(seconds)
+    assert step_time(CURVE, 10).seconds == pytest.approx(0.023)
 
 
 @pytest.mark.parametrize("load", [0.5, 17.5, 100])
 def test_nothing_is_claimed_beyond_the_loads_measured(load):
     """Below the lowest load and above the highest, no step time is made up."""
-    assert plain_step(fitted(measured(bent)), load) is None
+    assert not covers(CURVE, load)
+    assert uncovered(CURVE, period(load, 0.01)) is Withheld.LOAD
+    assert beside(CURVE, period(load, 0.01)) == Beside()
 
 
-def test_one_load_gives_a_curve_for_that_load_alone_and_too_few_periods_give_none():
-    """A single point says nothing of its neighbours."""
-    assert fitted([period(1, 0.01)] * 5) is None
-    curve = fitted([period(8, 0.02)] * 20)
-    assert plain_step(curve, 8).seconds == pytest.approx(0.02)
-    assert plain_step(curve, 4) is None
-    assert plain_step(curve, 9) is None
-
-
-def test_a_single_burst_does_not_spoil_the_curve_of_the_loads_below():
-    """Leaving it out leaves nothing there, so its error is unknown: the curve ends below it."""
-    curve = fitted([*measured(bent), period(60, bent(60))])
-    assert curve.running[-1] == 16
-    assert plain_step(curve, 8).seconds == pytest.approx(bent(8), rel=1e-3)
-    assert plain_step(curve, 30) is None
-
-
-@pytest.mark.parametrize("seconds", [4000.0, 1e12])
-def test_times_that_no_step_takes_are_no_curve(seconds):
-    """As of a page that is wrong: the poll that fits it goes on."""
-    assert fitted([period(1, seconds)] * 20) is None
-    assert (
-        fitted([*[period(1, 0.01)] * 20, *[period(load, seconds) for load in LOADS] * 20]) is None
-    )
-
-
-def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():
-    """On a machine that is slow for minutes, ten periods with one error are one observation."""
-    random = Random(3)
-    slow = [1 + random.gauss(0, 0.1) for _ in range(20)]
-    together = [period(8, 0.02 * factor) for factor in slow for _ in range(10)]
-    assert fitted(together).errors[0] == pytest.approx(0.02 * 0.1 / 20**0.5, rel=0.4)
+def test_plain_decoding_beside_a_load_has_its_wait_first_token_and_throughput():
+    curve = replace(CURVE, first_token_seconds=(0.1, 0.4, 1.6))
+    found = beside(curve, period(10, 0.02))
+    assert (found.wait_seconds, found.first_token_seconds) == pytest.approx((0.023, 1.0))
+    assert found.tokens_per_second == pytest.approx(10 / 0.023)
+    assert beside(CURVE, period(10, 0.02)).first_token_seconds is None
+    assert beside(None, period(1, 0.01)) == Beside()
 
 
 CONTEXTS = PlainStepTimes(
     running=(1.0, 8.0),
     seconds=(0.01, 0.02),
-    errors=(0.0, 0.0),
-    contexts=(1000.0, 1000.0),
-    context_ranges=((100.0, 2000.0), (100.0, 2000.0)),
-    slopes=(1e-6, 8e-6),
-    slope_errors=(1e-7, 1e-7),
-    prefill_tokens=((500.0, 2000.0), (500.0, 2000.0)),
-    prefill_seconds=((0.01, 0.05), (0.01, 0.05)),
-    prefill_errors=((0.001, 0.001), (0.001, 0.001)),
+    context=1000.0,
+    contexts=(100.0, 2000.0),
+    context_seconds=(1e-6, 8e-6),
+    prefill_seconds=2e-5,
 )
-ONE_CONTEXT = replace(CONTEXTS, context_ranges=(), slopes=(), slope_errors=())
+ONE_CONTEXT = replace(CONTEXTS, contexts=None, context_seconds=())
 
 
 def test_a_step_grows_with_the_context_in_proportion_to_the_requests():
-    """The slope is interpolated between the loads, and its error counts with the distance."""
+    """How much is interpolated between the loads."""
     assert step_time(CONTEXTS, 8, 1000).seconds == pytest.approx(0.02)
     assert step_time(CONTEXTS, 8, 2000).seconds == pytest.approx(0.028)
     assert step_time(CONTEXTS, 4.5, 0).seconds == pytest.approx(0.015 - 0.0045)
-    far = step_time(CONTEXTS, 8, 2000)
-    assert far.error == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +81,6 @@ def test_a_step_grows_with_the_context_in_proportion_to_the_requests():
         (ONE_CONTEXT, 1500, None),
         (ONE_CONTEXT, 1501, Withheld.CONTEXT),
         (ONE_CONTEXT, 660, Withheld.CONTEXT),
-        (replace(ONE_CONTEXT, contexts=()), 1000, Withheld.CONTEXT),  # of an earlier version
     ],
 )
 def test_beyond_the_measured_contexts_nothing_is_claimed(times, context, why):
@@ -170,12 +103,13 @@ def prefilling(running, prompt_share, first=10.0):
     return steps._replace(first_tokens=first)
 
 
-@pytest.mark.parametrize(("tokens", "seconds"), [(2000, 0.05), (3500, 0.09), (200, 0.002)])
+@pytest.mark.parametrize(("tokens", "seconds"), [(2000, 0.0301), (600, 0.0021), (200, 0.0)])
 def test_what_prefill_adds_to_a_plain_token_is_its_time_shared_by_the_tokens(tokens, seconds):
-    """One request at a time, and each of ten prompts is a step."""
+    """One request at a time, and each of ten prompts is a step; a GPU hides 500 tokens."""
+    hiding = replace(CONTEXTS, hidden_tokens=500.0)
     steps = prefilling(1, tokens * 10 / 100)
-    step = step_time(CONTEXTS, plain_work(steps).decodes, 1000)
-    each = plain_token(CONTEXTS, steps).seconds - step.seconds
+    step = step_time(hiding, plain_work(steps).decodes, 1000)
+    each = plain_token(hiding, steps).seconds - step.seconds
 
     assert each * steps.generated / steps.running == pytest.approx(10 * seconds, rel=0.05)
 
@@ -224,80 +158,53 @@ def test_requests_that_wait_for_room_for_their_prompts_would_decode_without_spec
     assert 100 / plain_work(waiting(8), 2048.0).steps == pytest.approx(8 / 35.5, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "hidden"), [((0.01, 0.05), 125), ((0.01, 0.04), None), ((0.01, 0.01), None)]
-)
-def test_prefill_that_a_gpu_hides_behind_reading_its_weights_costs_nothing(seconds, hidden):
-    """Time that grows faster than the tokens shows from where on prefill costs anything."""
-    assert knee((500.0, 2000.0), seconds) == (hidden and pytest.approx(hidden))
-
-
-@pytest.mark.parametrize(("tokens", "seconds"), [(100, 0.0), (500, 0.0), (2000, 0.04)])
-def test_the_shortest_prompts_measured_may_be_hidden_altogether(tokens, seconds):
-    """A cost of 0 at the shortest is a measurement, not a missing one."""
-    free = replace(CONTEXTS, prefill_seconds=((0.0, 0.04), (0.0, 0.04)))
-    work = PlainWork(steps=1.0, at_once=1.0, decodes=1.0, mixed=1.0, tokens=tokens)
-    assert prefill_time(free, work).seconds == pytest.approx(seconds)
-
-
-def blocks(law, *, chunk=None, pure=False):
-    """Twelve slots at one load of eight: two contexts, with new and with repeated prompts."""
-    found = []
-    for number in range(3):
-        for context, tokens in ((100.0, 50.0), (2000.0, 1900.0)):
-            for first in (10.0, 5.0):
-                steps = period(8, 0.02, engine_steps=100.0, context=context)
-                steps = steps._replace(first_tokens=first, prompt_tokens=first * tokens)
-                work = plain_work(steps, chunk)
-                seconds = work.steps * law(context) + work.mixed * 0.0003 * work.tokens
-                steps = steps._replace(engine_seconds=seconds)
-                found.append(Block(steps, number=number, wanted=8))
-    return found
-
-
-def test_context_and_prefill_are_told_apart_by_prompts_that_are_new_or_repeated():
-    """Repeated prompts have the context without the prefill, so both slopes come out."""
-    curve = fit(blocks(lambda context: 0.02 + 1e-5 * context))
-    at = curve.running[0]
-    assert step_time(curve, at, 100).seconds == pytest.approx(0.021, rel=0.03)
-    assert step_time(curve, at, 2000).seconds == pytest.approx(0.04, rel=0.01)
-    assert curve.prefill_seconds[0][-1] / curve.prefill_tokens[0][-1] == pytest.approx(
-        0.0003, rel=0.02
+def mixed(tokens, decodes=1.0, context=0.0):
+    """A step in which so many requests decode, and a prompt prefills."""
+    return PlainWork(
+        steps=1.0, at_once=decodes, decodes=decodes, mixed=1.0, tokens=tokens, context=context
     )
-    assert curve.drift == pytest.approx(0, abs=1e-6)
 
 
-def test_a_machine_that_drifts_from_round_to_round_shows_in_the_error_of_all_times():
-    """The drift is measured between rounds; on a busy machine it is assumed to be 5 % at least."""
-    drifting = [
-        replace(
-            block,
-            steps=block.steps._replace(
-                engine_seconds=block.steps.engine_seconds * (1 + 0.1 * block.number)
-            ),
-        )
-        for block in blocks(lambda _: 0.02)
+def test_requests_that_decode_take_up_what_a_gpu_hides():
+    hiding = replace(CONTEXTS, hidden_tokens=500.0)
+    assert prefill_time(hiding, mixed(499.0)).seconds == 0
+    assert prefill_time(hiding, mixed(509.0)).seconds == pytest.approx(10 * 2e-5)
+    assert prefill_time(hiding, mixed(509.0, 8.0)).seconds == pytest.approx(17 * 2e-5)
+
+
+def test_where_each_token_reads_weights_of_its_own_a_prompt_fills_the_level():
+    """As in a mixture of experts: a step with a prompt reads as many as the highest load does."""
+    experts = replace(CONTEXTS, by_tokens=True, prefill_seconds=0.0)
+    level = [
+        seconds - 1000 * more for seconds, more in zip((0.01, 0.02), (1e-6, 8e-6), strict=True)
     ]
-    curve = fit(drifting)
-    assert curve.drift == pytest.approx(0.09, abs=0.02)
-    assert step_time(curve, 8, 500).error >= 0.09 * 0.02
-    busy = fit(blocks(lambda _: 0.02), machine_load=1.0)
-    assert (busy.machine_load, busy.drift) == (1.0, pytest.approx(0.05))
+    assert prefill_time(experts, mixed(900.0)).seconds == pytest.approx(level[1] - level[0])
+    assert prefill_time(experts, mixed(3.5)).seconds == pytest.approx((level[1] - level[0]) / 2)
+    assert prefill_time(experts, mixed(900.0, 8.0)).seconds == 0
 
 
-@pytest.mark.parametrize(
-    ("deviations", "error"),
-    [(((0.001,), (0.002,)), 0.0015), (((0.001,), (0, 0.002)), 0.00112), (((0.001,), (-0.001,)), 0)],
-)
-def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in_common(
-    deviations, error
-):
-    """Errors of one cause add up, independent ones add in squares, and opposite ones cancel."""
-    curve = PlainStepTimes(
-        running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), deviations=deviations
+def rounds(*factors):
+    """The law without each of as many rounds, that differ in the machine's speed."""
+    return tuple(
+        StepLaw(
+            seconds=tuple(factor * one for one in CONTEXTS.seconds),
+            context_seconds=CONTEXTS.context_seconds,
+            prefill_seconds=factor * 2e-5,
+        )
+        for factor in factors
     )
-    assert plain_step(curve, 4.5).seconds == pytest.approx(0.015)
-    assert plain_step(curve, 4.5).error == pytest.approx(error, abs=5e-6)
+
+
+def test_the_error_of_a_time_is_how_it_moves_without_each_round():
+    """The jackknife's; of six rounds it is 2.57 ÷ 1.96 times what it would be of many."""
+    uneven = replace(CONTEXTS, rounds=rounds(0.97, 1.03, 0.99, 1.01, 1.0, 1.0))
+    spread = sqrt(5 / 6 * 2 * (0.03**2 + 0.01**2)) * 2.57 / 1.96
+    assert step_time(uneven, 8).error == pytest.approx(spread * 0.02, rel=0.01)
+    assert prefill_time(uneven, mixed(1000.0)).error == pytest.approx(spread * 0.02, rel=0.01)
+    # What moves everything alike does not average out.
+    token = plain_token(uneven, prefilling(8, 5.0))
+    assert token.error == pytest.approx(spread * token.seconds, rel=0.02)
+    assert step_time(replace(CONTEXTS, drift=0.03), 8).error == pytest.approx(0.03 * 0.02)
 
 
 def clocked(*polls):
@@ -374,13 +281,12 @@ def test_the_clock_s_history_is_bounded():
 
 def test_attention_adds_to_prefill_by_the_tokens_and_what_they_attend_to():
     """Cached tokens are attended to, although they are not computed."""
-    paying = replace(CONTEXTS, attention_seconds=1e-8, attention_error=1e-9)
+    paying = replace(CONTEXTS, attention_seconds=1e-8)
     steps = prefilling(1, 200.0)
     work = plain_work(steps)
     usual, more = (plain_token(times, steps) for times in (CONTEXTS, paying))
     each = steps.running * work.tokens * work.context * work.mixed / steps.generated
 
     assert more.seconds - usual.seconds == pytest.approx(1e-8 * each)
-    assert more.error**2 - usual.error**2 == pytest.approx((1e-9 * each) ** 2)
     cached = plain_work(steps._replace(cached_tokens=10 * 500.0))
     assert cached.context == pytest.approx(work.context + 500)

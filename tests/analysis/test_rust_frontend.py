@@ -21,11 +21,10 @@ PLAIN = {
     "m": PlainStepTimes(
         running=(1.0, 16.0),
         seconds=(0.02, 0.02),
-        errors=(0.0001, 0.0001),
-        contexts=(250.0, 250.0),
-        context_ranges=((1.0, 2000.0), (1.0, 2000.0)),
-        slopes=(0.0, 0.0),
-        slope_errors=(0.0, 0.0),
+        context=250.0,
+        contexts=(1.0, 2000.0),
+        context_seconds=(0.0, 0.0),
+        drift=0.005,
     )
 }
 

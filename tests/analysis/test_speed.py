@@ -223,11 +223,8 @@ def test_a_load_is_labelled_by_the_rounded_number_of_requests():
 CURVE = PlainStepTimes(
     running=(1.0, 16.0),
     seconds=(0.01, 0.02),
-    errors=(0.0, 0.0),
-    contexts=(100.0, 100.0),
-    prefill_tokens=((500.0,), (500.0,)),
-    prefill_seconds=((0.0,), (0.0,)),
-    prefill_errors=((0.0,), (0.0,)),
+    context=100.0,
+    prefill_seconds=0.0,
 )
 
 
@@ -344,9 +341,7 @@ def test_a_poll_with_times_to_first_token_but_no_first_token_gives_no_mean():
     assert {load.first_token_seconds for load in loads.report()} == {None}
 
 
-FLAT = PlainStepTimes(
-    running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0, 0.0), contexts=(100.0, 100.0)
-)
+FLAT = PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.02), context=100.0)
 
 
 class Model:

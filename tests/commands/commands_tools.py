@@ -6,6 +6,7 @@ from sidecar.cli import parser, run_command
 from sidecar.commands.plain.measured import BaselineRun
 from sidecar.recording.recording import read_scrapes
 from sidecar.settings import load_settings
+from sidecar.settings.baselines import PlainStepTimes
 
 LEVELS = Path(__file__).parent.parent / "data" / "levels"
 
@@ -18,9 +19,28 @@ def command(*argv, **environment):
     return run_command(parser(argv).parse_args(argv), settings)
 
 
+# As fitted to the polls of the recording without speculation, whose prompts have one length.
+PLAIN = PlainStepTimes(
+    running=(1.0, 2.0, 3.5, 7.3, 13.9),
+    seconds=(0.0444, 0.0572, 0.0712, 0.0954, 0.1576),
+    context=142.0,
+    contexts=(100.0, 200.0),
+    context_seconds=(0.0,) * 5,
+    prefill_seconds=0.0006,
+    drift=0.05,
+)
+
+
+class Measured(BaselineRun):
+    """A measurement that gave these step times."""
+
+    def curves(self):
+        return {"lab": PLAIN}
+
+
 def watched(scrapes):
     """What ``baseline`` would have measured at these polls."""
-    measured = BaselineRun()
+    measured = Measured()
     for scrape in scrapes:
         measured.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
     return measured

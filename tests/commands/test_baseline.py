@@ -1,4 +1,3 @@
-import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -6,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from sidecar.analysis.speed.plain import step_time
 from sidecar.commands.baseline import measure
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.commands.plain.agreement import agreement, widened
@@ -13,11 +13,12 @@ from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.engine.names import Counter
+from sidecar.errors import MeasurementError
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from tests.analysis.analysis_tools import PluginEnd, page, snap
 from tests.app.app_tools import traffic
-from tests.commands.commands_tools import command, measured_plain
+from tests.commands.commands_tools import Measured, command, measured_plain
 from tests.demo.http_vllm import HttpVllm
 from tests.engine.engine_tools import snapshot
 
@@ -39,9 +40,9 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
         async with traffic(vllm):
             asked = ("--url", vllm.url, "--duration", "3s", "--out", str(file))
             code, out, err = await finished("baseline", *asked)
-        refused = await finished("baseline", "--url", vllm.url, "--duration", "1h", "--load", "2")
+        load = ("--duration", "1h", "--load", "2", "--plugin-socket", str(tmp_path / "plugin.sock"))
+        refused = await finished("baseline", "--url", vllm.url, *load)
     assert (code, out) == (0, ""), err
-    assert "demo: no plain step times (it speculates)" in err.splitlines()
     written = yaml.safe_load(file.read_text())
     assert set(written) == {"baseline"}
     phases = written["baseline"]["demo"]
@@ -64,12 +65,16 @@ def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
     assert len(measured.drafted) == 1
 
 
-async def test_behind_the_rust_frontend_a_load_is_measured_until_something_is_drafted(finished):
-    """Its page does not say before whether vLLM speculates."""
-    async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
+async def test_behind_the_rust_frontend_a_load_is_measured_until_something_is_drafted(
+    finished, tmp_path
+):
+    """Its page does not say before whether vLLM speculates, and nor does this plug-in."""
+    socket = tmp_path / "plugin.sock"
+    async with HttpVllm(SimulatorOptions(speed=5), plugin_socket=socket) as vllm:
         vllm.is_rust = True
         code, out, err = await finished(
-            "baseline", "--url", vllm.url, "--duration", "1h", "--load", "2"
+            *("baseline", "--url", vllm.url, "--duration", "1h", "--load", "2"),
+            *("--plugin-socket", str(socket)),
         )
     assert (code, out) == (1, "")
     assert "concurrency 2" in err  # it has begun
@@ -138,14 +143,13 @@ def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
     assert command("baseline", "--out", "/dev/full") == 2
     printed = capsys.readouterr()
     assert "--out=/dev/full: No space left on device; printed instead" in printed.err
-    (steps,) = yaml.safe_load(printed.out)["plain_steps"].values()
-    assert "first_token_seconds" not in steps  # not in this recording
+    assert yaml.safe_load(printed.out)["plain_steps"].keys() == {"lab"}
 
 
 def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):
     """Otherwise a load would be missing in the file without a word."""
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
-    one_context = ("--context", "100")
+    one_context = ("--context", "100", "--plugin-socket", "plugin.sock")
     assert command("baseline", "--load", "1,16", *one_context) == 0
     assert "no step times" not in capsys.readouterr().err
     assert command("baseline", "--load", "1,64", *one_context) == 3
@@ -156,47 +160,63 @@ def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkey
     )
 
 
-NO_CONTEXTS = {"contexts": (), "context_ranges": ()}
-
-
 @pytest.mark.parametrize(
-    ("lost", "options", "code", "says"),
+    ("options", "code", "says"),
     [
-        (NO_CONTEXTS, ["--load", "1,16"], 3, "too short or too noisy to tell how long the"),
-        ({}, ["--load", "1,16"], 3, "too short or too noisy to tell what a longer context costs"),
-        ({}, ["--load", "1,16", "--context", "90,900"], 3, "too noisy to tell what a longer"),
-        ({}, ["--load", "1,16", "--context", "90"], 0, ""),
-        ({}, [], 0, "about the same context, so a speedup will be known only at that context"),
-        (NO_CONTEXTS, [], 0, "context is not known, so there will be no speedup: --load"),
+        ([], 3, "too short or too noisy to tell what a longer context costs"),
+        (["--context", "90,900"], 3, "too noisy to tell what a longer"),
+        (["--context", "90"], 0, ""),
     ],
 )
 def test_a_baseline_that_lacks_what_load_was_to_measure_is_written_and_exits_with_3(
-    capsys, monkeypatch, tmp_path, *, lost, options, code, says
+    capsys, monkeypatch, tmp_path, *, options, code, says
 ):
     """A script would take it for a whole one, and the sidecar then has no speedup."""
-    curves = BaselineRun.curves
+    curves = Measured.curves
 
     def shortened(run):
-        return {model: replace(curve, **lost) for model, curve in curves(run).items()}
+        return {model: replace(curve, context_seconds=()) for model, curve in curves(run).items()}
 
-    monkeypatch.setattr(BaselineRun, "curves", shortened)
+    monkeypatch.setattr(Measured, "curves", shortened)
     monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
     file = tmp_path / "baseline.yaml"
 
-    returned = command("baseline", *options, "--out", str(file))
+    asked = ("--load", "1,16", "--plugin-socket", "plugin.sock", "--out", str(file))
+    returned = command("baseline", *asked, *options)
     printed = capsys.readouterr().err
     assert (returned, file.is_file()) == (code, True)
     assert says in printed
     assert ("incomplete" in printed) == (code == 3)
 
 
+def test_load_needs_the_plug_in_s_socket(capsys):
+    """The steps of a vLLM without it are known only as means."""
+    assert command("baseline", "--load", "1,4") == 2
+    printed = capsys.readouterr().err
+    assert "--load needs the plug-in in this vLLM" in printed
+    assert "`PYTHONPATH=DIR SPECDEC_PLUGIN__SOCKET=PATH vllm serve MODEL`" in printed
+
+
+async def test_a_vllm_without_the_plug_in_is_refused_with_what_to_do(monkeypatch, tmp_path):
+    """Before anything is measured."""
+    monkeypatch.setattr("sidecar.commands.plain.traffic._CONNECTING", 0.2)
+    socket = tmp_path / "plugin.sock"
+    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
+        with pytest.raises(MeasurementError, match="--load needs the plug-in in this vLLM"):
+            await measure(
+                *(vllm.url, load_settings(None, {}), 10.0, (1,), RequestOptions()), socket=socket
+            )
+
+
 async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):
     """The command sends the requests itself, and the settings read the file that it writes."""
-    file = tmp_path / "baseline.yaml"
-    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
+    file, socket = tmp_path / "baseline.yaml", tmp_path / "plugin.sock"
+    options = SimulatorOptions(num_speculative_tokens=0, speed=8)
+    async with HttpVllm(options, plugin_socket=socket) as vllm:
         submit, lengths = vllm.engine.submit, []
         vllm.engine.submit = lambda request: lengths.append(request.max_tokens) or submit(request)
-        argv = ("--url", vllm.url, "--load", "1,4", "--duration", "12s", "--max-tokens", "40")
+        argv = ("--url", vllm.url, "--load", "1,4", "--duration", "45s", "--max-tokens", "40")
+        argv = (*argv, "--plugin-socket", str(socket), "--context", "20,800")
         # A slow machine polls less.
         often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
@@ -215,13 +235,13 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert 0 < steps.running[0] <= 1.1  # less where a busy machine is late with the next request
     assert steps.running[0] < steps.running[-1] <= 5
     assert all(0 < seconds < 1 for seconds in steps.seconds)
-    assert [math.hypot(*row) for row in steps.deviations] == pytest.approx(steps.errors, abs=2e-6)
+    assert len(steps.rounds) == 3
+    assert 0 < step_time(steps, 2.0).error < 0.5 * step_time(steps, 2.0).seconds
     assert steps.measured is not None
     # Each load was measured with short prompts and with longer ones.
-    assert len(steps.contexts) == len(steps.slopes) == len(steps.running)
-    assert all(high > 5 * low for low, high in steps.context_ranges)
-    assert all(sizes[-1] > 500 for sizes in steps.prefill_tokens)
-    assert steps.source == "page"
+    assert len(steps.context_seconds) == len(steps.running)
+    assert steps.contexts[1] > 5 * steps.contexts[0]
+    assert steps.prefill_seconds is not None
     assert steps.machine_load is not None  # it ran on this machine
 
 
@@ -231,8 +251,11 @@ async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_say
     """Together they are longer than the model takes. How far it is is said all along."""
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(f"{number} {'word ' * 40}" for number in range(20)))
+    socket = tmp_path / "plugin.sock"
     asked = ("--load", "2", "--duration", "3s", "--max-tokens", "20", "--prompts", str(prompts))
-    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
+    asked = (*asked, "--plugin-socket", str(socket))
+    options = SimulatorOptions(num_speculative_tokens=0, speed=8)
+    async with HttpVllm(options, plugin_socket=socket) as vllm:
         url = vllm.url
         vllm.most_tokens = 120
         _, _, err = await finished("baseline", "--url", vllm.url, *asked)
@@ -259,13 +282,7 @@ def test_new_prompts_begin_like_no_other_and_a_client_s_own_stays_the_same():
     assert prompts.cold(None).endswith(("one two three", "four five"))
 
 
-MEASURED = PlainStepTimes(
-    running=(1.0, 8.0),
-    seconds=(0.01, 0.02),
-    errors=(0.0002, 0.0002),
-    contexts=(100.0, 100.0),
-    drift=0.03,
-)
+MEASURED = PlainStepTimes(running=(1.0, 8.0), seconds=(0.01, 0.02), context=100.0, drift=0.03)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +301,7 @@ def test_a_second_baseline_says_whether_it_agrees_and_its_error_includes_the_dif
 def test_baselines_of_other_loads_or_contexts_are_not_compared():
     """A difference between them would say nothing of the machine."""
     assert agreement(replace(MEASURED, running=(16.0, 32.0)), MEASURED) is None
-    assert agreement(replace(MEASURED, contexts=(500.0, 500.0)), MEASURED) is None
-    assert agreement(MEASURED, replace(MEASURED, contexts=())) is None
+    assert agreement(replace(MEASURED, context=500.0), MEASURED) is None
 
 
 def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, tmp_path):

@@ -161,19 +161,6 @@ async def test_check_does_not_know_whether_a_vllm_behind_the_rust_frontend_specu
     assert any(line.startswith("    limitation (rust_frontend): vLLM's Rust") for line in lines)
 
 
-async def test_check_says_that_a_baseline_of_an_earlier_version_has_to_be_measured_again(checked):
-    times = {"running": [1, 8], "seconds": [0.02, 0.03], "errors": [0.0, 0.0]}
-    async with HttpVllm() as vllm:
-        _, old = await checked(vllm.url, PLAIN_STEPS=json.dumps({"demo": times}))
-        times["contexts"] = [100, 100]
-        _, new = await checked(vllm.url, PLAIN_STEPS=json.dumps({"demo": times}))
-
-    (line,) = (line for line in old if "baseline" in line)
-    assert line.startswith("    baseline: the baseline does not say at which context")
-    assert line.endswith("`specdec-sidecar baseline --url URL --load 1,8 --out baseline.yaml`")
-    assert not any("baseline" in line for line in new)
-
-
 async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(checked):
     """The usual mistakes are named: a path of the API, TLS, another server, none at all."""
     async with HttpVllm() as vllm:

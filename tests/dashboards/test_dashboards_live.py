@@ -79,15 +79,11 @@ async def sidecar(folder, speculative_tokens):
     curve = {
         "running": [1, 64],
         "seconds": [0.5, 0.5],
-        "errors": [0.001, 0.001],
-        "prompt_share": 4.0,
-        "contexts": [1000.0, 1000.0],
-        "context_ranges": [[1.0, 100_000.0], [1.0, 100_000.0]],
-        "slopes": [0.0, 0.0],
-        "slope_errors": [0.0, 0.0],
-        "prefill_tokens": [[1000.0], [1000.0]],
-        "prefill_seconds": [[0.0], [0.0]],
-        "prefill_errors": [[0.0], [0.0]],
+        "context": 1000.0,
+        "contexts": [1.0, 100_000.0],
+        "context_seconds": [0.0, 0.0],
+        "prefill_seconds": 0.0,
+        "drift": 0.002,
     }
     # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is
     # known.

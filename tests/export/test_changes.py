@@ -54,16 +54,6 @@ def test_a_baseline_of_other_models_is_logged_once():
     assert Logged(baseline={"m": {}}).polls(5, snap(drafts=5)) == [found]
 
 
-def test_a_baseline_of_an_earlier_version_is_logged_once_with_what_to_do():
-    times = {"running": (1.0,), "seconds": (0.02,), "errors": (0.0,)}
-    found, useless = ("info", "engine found"), ("warning", "the baseline gives no speedup")
-    log = Logged(plain_steps={"m": times})
-    assert log.polls(5, snap(drafts=5), snap("1")) == [found, useless, found]
-    assert "`specdec-sidecar baseline --url URL --load 1 --out" in log.lines[1][2]["problem"]
-    usable = Logged(plain_steps={"m": times | {"contexts": (100.0,)}})
-    assert usable.polls(5, snap(drafts=5)) == [found]
-
-
 def test_what_the_plugin_does_is_logged_when_it_changes():
     log = Logged()
     log.polls(20, snap())

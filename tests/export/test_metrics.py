@@ -94,8 +94,7 @@ DEEP = (1,) * 32
 STEPS = PlainStepTimes(
     running=(1.0,),
     seconds=(0.02,),
-    errors=(0.001,),
-    contexts=(100.0,),
+    context=100.0,
     measured=datetime(2026, 11, 21, tzinfo=UTC),
 )
 BASELINE = {

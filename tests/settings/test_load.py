@@ -122,12 +122,12 @@ def test_yaml_anchors_and_merge_keys_work(config):
 
 def test_a_baseline_file_takes_the_place_of_a_baseline(config):
     """Of models that it does not have, nothing is known."""
-    steps = "plain_steps: {m: {running: [1], seconds: [0.01], errors: [0], measured: }}"
+    steps = "plain_steps: {m: {running: [1], seconds: [0.01], context: 100, measured: }}"
     config(f"baseline: {{m: {{ttft: {{p50: 100ms, p99: 2}}}}}}\n{steps}", "base.yaml")
     measured = load_settings(config("baseline_file: base.yaml"), {}).measured
     assert (measured.latencies("m"), measured.latencies("n")) == ({"ttft": {0.5: 0.1, 0.99: 2}}, {})
     assert measured.plain_steps == {
-        "m": PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))
+        "m": PlainStepTimes(running=(1.0,), seconds=(0.01,), context=100.0)
     }
 
 

@@ -22,8 +22,10 @@ RISING = "a higher quantile is below a lower one; expected p50 <= p90 <= p95 <= 
 TEXT = "input should be a valid string, unable to parse raw data as a unicode string"
 PEM = "expected path of a PEM file"
 MANY = "tuple should have at most 8 items after validation, not 9"
-STEPS = "{running: [1], seconds: [1], errors: [0]}"
-SECONDS = "seconds must be above 0 and errors at least 0, both at most 3600"
+STEPS = "{running: [1], seconds: [1], context: 9}"
+SECONDS = "seconds must be above 0 and at most 3600"
+LENGTH = "running, seconds and context_seconds differ in length"
+CONTEXT = "context and contexts must be above 0 and at most 1e9, contexts ascending"
 FIRST = "first_token_seconds must be from 0 to 3600"
 VARIABLE = "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE"
 COLON = "mapping values are not allowed here"
@@ -153,27 +155,19 @@ def test_settings_that_contradict_each_other_are_both_named(config, messages, te
 @pytest.mark.parametrize(
     ("steps", "problem"),
     [
-        ("running: [2, 1], seconds: [1, 1], errors: [0, 0]", "running must rise, from above 0"),
+        ("running: [2, 1], seconds: [1, 1], context: 9", "running must rise, from above 0"),
+        ("running: [1, 2], seconds: [1], context: 9", LENGTH),
+        ("running: [1], seconds: [1], context: 9, context_seconds: [0, 0]", LENGTH),
+        ("running: [1], seconds: [1], context: 9, rounds: [{seconds: [1, 1]}]", LENGTH),
+        ("running: [1], seconds: [0], context: 9", SECONDS),
+        ("running: [], seconds: [], context: 9", "expected 1 to 16 numbers of running requests"),
+        ("running: [1], seconds: [1], context: 9, first_token_seconds: [-1]", FIRST),
+        ("running: [1], seconds: [1], context: 9, first_token_seconds: [3601]", FIRST),
+        ("running: [1], seconds: [1], context: 0", CONTEXT),
+        ("running: [1], seconds: [1], context: 9, contexts: [9, 2]", CONTEXT),
         (
-            "running: [1, 2], seconds: [1], errors: [0, 0]",
-            "running, seconds and errors differ in length",
-        ),
-        (
-            "running: [1], seconds: [1], errors: [0], deviations: [[0], [0]]",
-            "running and deviations differ in length",
-        ),
-        ("running: [1], seconds: [0], errors: [0]", SECONDS),
-        ("running: [1], seconds: [1], errors: [-1]", SECONDS),
-        ("running: [], seconds: [], errors: []", "expected 1 to 16 numbers of running requests"),
-        ("running: [1], seconds: [1], errors: [0], first_token_seconds: [-1]", FIRST),
-        ("running: [1], seconds: [1], errors: [0], first_token_seconds: [3601]", FIRST),
-        (
-            "running: [1], seconds: [1], errors: [0], prompt_share: -1",
-            "prompt_share must be from 0 to 1000000",
-        ),
-        (
-            "running: [1], seconds: [1], errors: [0], attention_seconds: -1",
-            "attention_seconds and attention_error must be from 0 to 1",
+            "running: [1], seconds: [1], context: 9, attention_seconds: 2",
+            "context_seconds, prefill_seconds and attention_seconds must be from -1 to 1",
         ),
     ],
 )

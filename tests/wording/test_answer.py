@@ -34,7 +34,7 @@ from tests.export.reports import (
     window,
 )
 
-STEPS = PlainStepTimes(running=(1.0,), seconds=(0.02,), errors=(0.001,))
+STEPS = PlainStepTimes(running=(1.0,), seconds=(0.02,), context=100.0, drift=0.05)
 GOOD = Verdict.NET_POSITIVE
 EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE

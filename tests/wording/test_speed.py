@@ -12,7 +12,6 @@ from sidecar.cli import parser
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from sidecar.wording.speed import (
-    baseline_problem,
     baseline_sentence,
     context_rows,
     plus_minus,
@@ -24,16 +23,11 @@ from tests.export.reports import judgement, model, report, speed, speedup, timed
 MEASURED = PlainStepTimes(
     running=(1.0, 16.0),
     seconds=(0.01, 0.02),
-    errors=(0.0, 0.0),
-    contexts=(100.0, 100.0),
-    context_ranges=((80.0, 2200.0), (80.0, 2200.0)),
-    slopes=(0.0, 0.0),
-    slope_errors=(0.0, 0.0),
-    prefill_tokens=((500.0, 2000.0), (500.0, 2000.0)),
-    prefill_seconds=((0.01, 0.04), (0.01, 0.04)),
-    prefill_errors=((0.0, 0.0), (0.0, 0.0)),
+    context=100.0,
+    contexts=(80.0, 2200.0),
+    context_seconds=(0.0, 0.0),
+    prefill_seconds=2e-5,
     drift=0.02,
-    source="plugin",
     measured=datetime(2026, 11, 26, tzinfo=UTC),
 )
 
@@ -57,19 +51,13 @@ def test_every_reason_has_its_sentence(why):
             "hold 9,000 tokens on average, and the baseline was measured with 80 to 2,200",
             "80,9000",
         ),
-        (replace(MEASURED, slopes=(), context_ranges=()), "was measured only with 100", "100,9000"),
         (
-            replace(MEASURED, contexts=(), slopes=(), context_ranges=(), source=None),
-            "does not say at which context it was measured, as in files of earlier versions",
-            "1125,9000",
+            replace(MEASURED, context_seconds=(), contexts=None),
+            "was measured only with 100",
+            "100,9000",
         ),
         (
-            replace(MEASURED, contexts=(), slopes=(), context_ranges=()),
-            "was measured for too short a time, or on too noisy a machine, to tell at which",
-            "1125,9000 --duration 20m",
-        ),
-        (
-            replace(MEASURED, context_ranges=((80.0, 9000.0),) * 2, prefill_tokens=()),
+            replace(MEASURED, contexts=(80.0, 9000.0), prefill_seconds=None),
             "does not say what prefill costs",
             "80,9000",
         ),
@@ -80,20 +68,13 @@ def test_beyond_the_baseline_s_contexts_it_says_what_to_measure(times, words, le
     text = why_withheld(replace(withheld(Withheld.CONTEXT), plain_steps=times))
     loads = ",".join(f"{running:.0f}" for running in times.running)
     command = (
-        f"specdec-sidecar baseline --url URL --load {loads} --context {lengths} --out baseline.yaml"
+        f"specdec-sidecar baseline --url URL --plugin-socket PATH --load {loads}"
+        f" --context {lengths} --out baseline.yaml"
     )
     assert words in text
     assert text.endswith(f"measure it again on a vLLM that does not speculate: `{command}`")
     _, *given = command.replace("URL", "http://plain:8000").split()
     assert parser(given).parse_args(given).load == tuple(map(round, times.running))
-
-
-def test_a_baseline_of_an_earlier_version_is_named_before_there_is_any_traffic():
-    assert baseline_problem(MEASURED) == ""
-    old = replace(MEASURED, contexts=(), slopes=(), context_ranges=(), source=None)
-    problem = baseline_problem(old)
-    assert problem.startswith("the baseline does not say at which context it was measured")
-    assert problem.endswith("--out baseline.yaml`")
 
 
 def test_where_a_baseline_does_not_help_the_answer_says_so_first():
@@ -156,11 +137,12 @@ def test_a_baseline_is_described_by_its_age_and_what_it_was_measured_with():
     """What an older file does not have is left out."""
     assert baseline_sentence(MEASURED, MEASURED.measured.timestamp() + 7200) == (
         "Baseline measured 2.0 h ago, with 1 to 16 requests running, contexts of 80 to 2,200"
-        " tokens, prompts of 500 to 2,000 tokens, by the plug-in. The machine's speed is known to"
-        " ± 4 %."
+        " tokens. Step times are known to ± 4.0 %."
     )
-    bare = PlainStepTimes(running=(1.0,), seconds=(0.01,), errors=(0.0,))
-    assert baseline_sentence(bare, 0.0) == "Baseline measured with 1 request running."
+    bare = PlainStepTimes(running=(1.0,), seconds=(0.01,), context=100.0)
+    assert baseline_sentence(bare, 0.0) == (
+        "Baseline measured with 1 request running, contexts of 100 tokens."
+    )
 
 
 def test_the_speedup_by_context_is_a_table():

@@ -4,15 +4,16 @@ It reads a measured baseline: docs/speedup.md has the formulas and their sources
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import hypot, sqrt
 from typing import Final
 
+from sidecar.analysis.speed.scatter import Z, student
 from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, Steps
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.settings.baselines import PlainStepTimes
+from sidecar.settings.baselines import PlainStepTimes, StepLaw
 
 # factor by which the curve extends past the lowest and highest measured load
 _BEYOND: Final = 1.05
@@ -21,6 +22,7 @@ CONTEXT_BEYOND: Final = 1.5
 # As far below the shortest context, in parts of the measured range: a line is safe there.
 _BELOW: Final = 0.5
 MIXED: Final = 64  # prefill tokens in a step; fewer are hardly noticed
+_FEWEST_ROUNDS: Final = 2
 # Prompt tokens per generated token up to which prefill is negligible, where its cost is unknown.
 _FEW: Final = 0.2
 _FULL: Final = 0.5  # of what steps can prefill; above it, requests wait for room for their prompts
@@ -159,16 +161,17 @@ def uncovered(times: PlainStepTimes, steps: Steps) -> Withheld | None:
     most = times.running[-1] * _BEYOND
     if work.at_once < least or not _DECODING * least <= work.decodes <= most:
         return Withheld.LOAD
-    if not times.contexts or steps.context is None:
+    if steps.context is None:
         return Withheld.CONTEXT
 
-    low, high = context_range(times, work.decodes)
+    low, high = times.context_range
     shortest = min(low / CONTEXT_BEYOND, low - _BELOW * (high - low))
     if not shortest <= steps.context <= high * CONTEXT_BEYOND:
         return Withheld.CONTEXT
 
-    is_priced = bool(times.prefill_tokens) or steps.plain_prompt_tokens <= _FEW * steps.generated
-    return None if is_priced else Withheld.CONTEXT
+    has_few = steps.plain_prompt_tokens <= _FEW * steps.generated
+    is_priced = times.prefill_seconds is not None
+    return None if is_priced or has_few else Withheld.CONTEXT
 
 
 def plain_token(times: PlainStepTimes, steps: Steps) -> PlainTime | None:
@@ -204,128 +207,83 @@ def covers(times: PlainStepTimes, running: float) -> bool:
     return times.running[0] / _BEYOND <= running <= times.running[-1] * _BEYOND
 
 
-def context_range(times: PlainStepTimes, running: float) -> tuple[float, float]:
-    """The shortest and the longest context measured at about this load."""
-    parts = shares(_within(times, running), times.running)
-    ranges = times.context_ranges or tuple((one, one) for one in times.contexts)
-    low = sum(share * ranges[knot][0] for knot, share in parts.items())
-    high = sum(share * ranges[knot][1] for knot, share in parts.items())
-    return low, high
-
-
-def _within(times: PlainStepTimes, running: float) -> float:
-    return min(max(running, times.running[0]), times.running[-1])
-
-
 def step_time(times: PlainStepTimes, running: float, context: float | None = None) -> PlainTime:
     """S0: a step that prefills nothing, at any load and context.
 
-    Straight segments between the measured loads; the outer ones extend as far as needed. Without
-    ``context``, it is that at which each load was measured.
+    Without ``context``, it is that of the baseline.
     """
-    return summed(
-        (share, _at_load(times, knot, context))
-        for knot, share in shares(running, times.running).items()
-    )
+    further = 0.0 if context is None else context - times.context
+    parts = shares(running, times.running)
 
+    def seconds(law: StepLaw) -> float:
+        levels = _levels(law, further)
+        return sum(share * levels[place] for place, share in parts.items())
 
-def _at_load(times: PlainStepTimes, knot: int, context: float | None) -> PlainTime:
-    seconds = times.seconds[knot]
-    own = times.deviations[knot] if times.deviations else (times.errors[knot],)
-    width = max(map(len, times.deviations), default=1)
-    # One column for the drift, one for each deviation, then one for each load's slope.
-    deviations = [times.drift * seconds, *own, *(0.0,) * (width - len(own))]
-    if context is None or not times.contexts:
-        return PlainTime(seconds=seconds, deviations=tuple(deviations))
-
-    further = context - times.contexts[knot]
-    if times.slopes:
-        slopes = [0.0] * len(times.running)
-        slopes[knot] = further * times.slope_errors[knot]
-        return PlainTime(
-            seconds=max(seconds + further * times.slopes[knot], 0.0),
-            deviations=(*deviations, *slopes),
-        )
-
+    time = _by_law(times, seconds)
+    if times.context_seconds:
+        return time
     # Between no growth at all and growth in proportion to the context.
-    half = seconds * (context / times.contexts[knot] - 1) / 2
-    return PlainTime(seconds=seconds + half, deviations=tuple(deviations), doubt=abs(half))
+    half = time.seconds * further / times.context / 2
+    return replace(time, seconds=time.seconds + half, doubt=abs(half))
 
 
 def prefill_time(times: PlainStepTimes, work: PlainWork) -> PlainTime:
     """What prefill adds to a step that has any; 0 where it was not measured."""
-    if not times.prefill_tokens or not work.tokens:
+    if times.prefill_seconds is None:
         return PlainTime(seconds=0.0)
-    parts = shares(_within(times, work.decodes), times.running)
-    terms = [(share, _prefill_at(times, knot, work.tokens)) for knot, share in parts.items()]
-    return summed([*terms, (work.tokens * work.context, _attention(times))])
+
+    filled = work.decodes + work.tokens if times.by_tokens else work.decodes
+    before = level_shares(times.running, work.decodes)
+    after = level_shares(times.running, filled)
+
+    def seconds(law: StepLaw) -> float:
+        levels = _levels(law, -times.context)
+        level = sum(share * levels[place] for place, share in after)
+        level -= sum(share * levels[place] for place, share in before)
+        tokens = beyond(law.hidden_tokens, work.decodes, work.tokens)
+        attention = law.attention_seconds * work.tokens * work.context
+        return level + (law.prefill_seconds or 0.0) * tokens + attention
+
+    return _by_law(times, seconds)
 
 
-def _prefill_at(times: PlainStepTimes, knot: int, tokens: float) -> PlainTime:
-    sizes = times.prefill_tokens[knot]
-    seconds = times.prefill_seconds[knot]
-    weights = prefill_weights(tokens, sizes, knee(sizes, seconds))
-    value = max(sum(weight * seconds[place] for place, weight in weights.items()), 0.0)
-    errors = times.prefill_errors[knot]
-
-    # After the columns of ``_at_load``: one for each load.
-    before = 1 + max(map(len, times.deviations), default=1) + len(times.running)
-    columns = [0.0] * (before + len(times.running))
-    columns[before + knot] = hypot(*(weight * errors[place] for place, weight in weights.items()))
-    columns[0] = times.drift * value
-    return PlainTime(seconds=value, deviations=tuple(columns))
+def beyond(hidden: float, decodes: float, tokens: float) -> float:
+    """The tokens of prompts that take time, in a step in which so many requests decode."""
+    return max(decodes + tokens - hidden, 0.0) - max(decodes - hidden, 0.0)
 
 
-def _attention(times: PlainStepTimes) -> PlainTime:
-    """Of one prompt token, for each token to which it attends."""
-    # After the columns of ``_prefill_at``.
-    before = 1 + max(map(len, times.deviations), default=1) + 2 * len(times.running)
-    columns = [0.0] * before
-    columns[0] = times.drift * times.attention_seconds
-    return PlainTime(seconds=times.attention_seconds, deviations=(*columns, times.attention_error))
+def level_shares(running: Sequence[float], filled: float) -> Sequence[tuple[int, float]]:
+    """The shares of the loads' levels in a step's, which is no higher than the highest load's."""
+    within = min(max(filled, running[0]), running[-1])
+    return tuple(shares(within, running).items())
 
 
-def knee(sizes: Sequence[float], seconds: Sequence[float]) -> float | None:
-    """Up to how many tokens prefill is hidden, as on a GPU that waits for its weights meanwhile.
+def _levels(law: StepLaw, further: float) -> Sequence[float]:
+    """A step without prefill at each load, if its requests hold so many tokens more."""
+    if not law.context_seconds:
+        return law.seconds
+    each = zip(law.seconds, law.context_seconds, strict=True)
+    return [seconds + further * more for seconds, more in each]
 
-    It is where the line through the first two sizes meets 0; None if that is below ``MIXED``.
+
+def _by_law(times: PlainStepTimes, seconds: Callable[[StepLaw], float]) -> PlainTime:
+    """A time by the law, with the drift and how each round moves it.
+
+    The errors are those of the jackknife over rounds. These are few, so each is scaled by Student's
+    quantile over that of many.
     """
-    if len(sizes) == 1:
-        return None
+    value = max(seconds(times), 0.0)
+    drift = times.drift * value
+    rounds = len(times.rounds)
+    if rounds < _FEWEST_ROUNDS:
+        return PlainTime(seconds=value, deviations=(drift,))
 
-    low, high, *_ = sizes
-    seconds_at_low, seconds_at_high, *_ = seconds
-    if seconds_at_high <= seconds_at_low:
-        return None
-
-    found = low - seconds_at_low * (high - low) / (seconds_at_high - seconds_at_low)
-    return found if found > MIXED else None
-
-
-def prefill_weights(
-    tokens: float, sizes: Sequence[float], hidden: float | None
-) -> Mapping[int, float]:
-    """The weights of what each of ``sizes`` adds to a step, in what ``tokens`` add.
-
-    Straight segments between the sizes; the last one extends, and so does the first one, downwards
-    to ``MIXED`` or to ``hidden``, below which nothing is added. From ``MIXED`` to 0 it falls to 0.
-    """
-    if not sizes:
-        return {}
-    if len(sizes) == 1:
-        return {0: tokens / sizes[0]}
-
-    low, high, *_ = sizes
-    if tokens >= low:
-        return shares(tokens, sizes)
-
-    if hidden is not None:
-        beyond = max(tokens - hidden, 0.0)
-        return {0: beyond / (low - hidden) if beyond else 0.0}
-
-    further = (low - max(tokens, MIXED)) / (high - low)
-    part = min(tokens / MIXED, 1.0)
-    return {0: part * (1 + further), 1: -part * further}
+    others = [seconds(law) for law in times.rounds]
+    mean = sum(others) / rounds
+    scale = sqrt((rounds - 1) / rounds) * student(rounds - 1) / Z
+    return PlainTime(
+        seconds=value, deviations=(drift, *(scale * (other - mean) for other in others))
+    )
 
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:

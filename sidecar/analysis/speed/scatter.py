@@ -24,7 +24,7 @@ _BLOCK: Final = 300.0  # seconds
 _MOST: Final = 96  # blocks: eight hours with traffic
 _STRETCHES: Final = 4  # to be compared, at least
 _OVERLAP: Final = 1.5  # overlapping stretches tell as much as so many times those that do not
-_Z: Final = 1.96
+Z: Final = 1.96
 
 # Noise that outlasts what is known of a pod: relative, and after how many blocks half is left.
 _LASTING: Final = 0.05
@@ -192,7 +192,7 @@ class Scatter:
         mean = whole / len(held)
         variance = sum([one**2 for one in off]) / whole * stretches / freedom / mean
         noise = variance - self._by_requests(mean)
-        return max(noise, 0.0) * (_student(_OVERLAP * freedom) / _Z) ** 2
+        return max(noise, 0.0) * (student(_OVERLAP * freedom) / Z) ** 2
 
     def _note_change(self) -> None:
         """Whether both halves of the last blocks differ clearly from all blocks before them."""
@@ -247,8 +247,8 @@ def _ahead(blocks: Sequence[_Block]) -> tuple[list[float], list[float]]:
     return list(accumulate(off, initial=0.0)), list(accumulate(actual, initial=0.0))
 
 
-def _student(freedom: float) -> float:
+def student(freedom: float) -> float:
     """The 97.5 % quantile of Student's t (Cornish and Fisher's expansion)."""
-    first = (_Z**3 + _Z) / 4
-    second = (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / 96
-    return _Z + first / freedom + second / freedom**2
+    first = (Z**3 + Z) / 4
+    second = (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96
+    return Z + first / freedom + second / freedom**2

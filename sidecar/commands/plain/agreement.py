@@ -5,7 +5,7 @@ from math import hypot
 from typing import Final
 
 from sidecar.analysis.evidence import CONFIDENCE
-from sidecar.analysis.speed.plain import context_range, covers, step_time
+from sidecar.analysis.speed.plain import covers, step_time
 from sidecar.settings.baselines import PlainStepTimes
 
 _ALIKE: Final = 1.5  # factor of two contexts at which steps may be compared without a slope
@@ -28,24 +28,22 @@ def agreement(later: PlainStepTimes, earlier: PlainStepTimes) -> Agreement | Non
     """Compares the steps at the later one's loads; None if the two share none."""
     differences = []
     errors = []
-    for running, context in zip(later.running, later.contexts, strict=False):
-        if not covers(earlier, running) or not _has_context(earlier, running, context):
+    for running in later.running:
+        if not covers(earlier, running) or not _has_context(earlier, later.context):
             continue
-        new = step_time(later, running, context)
-        old = step_time(earlier, running, context)
+        new = step_time(later, running)
+        old = step_time(earlier, running, later.context)
         differences.append(new.seconds / old.seconds - 1)
         errors.append(hypot(new.error / new.seconds, old.error / old.seconds))
 
     if not differences:
         return None
-    # The drift, the largest part of the errors, is common to all loads: they do not average out.
+    # The machine's speed moves all loads at once: their errors do not average out.
     return Agreement(sum(differences) / len(differences), sum(errors) / len(errors))
 
 
-def _has_context(times: PlainStepTimes, running: float, context: float) -> bool:
-    if not times.contexts:
-        return False
-    low, high = context_range(times, running)
+def _has_context(times: PlainStepTimes, context: float) -> bool:
+    low, high = times.context_range
     return low / _ALIKE <= context <= high * _ALIKE
 
 

@@ -2,17 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import inf
-from typing import Final, Literal
+from typing import Final
 
 import structlog
 
 from sidecar.analysis.engine.cache import mean_capacity, sum_caches
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
-from sidecar.analysis.speed.fit import Block, blocks_of, fit
-from sidecar.analysis.speed.steps import Steps, sum_steps
+from sidecar.analysis.speed.law import Block, Prompts, fit
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
@@ -33,6 +32,7 @@ from sidecar.settings.groups import Limits
 
 _DIGITS: Final = 6
 _NO_STEPS: Final = StepTally()
+_NO_PROMPTS: Final = Prompts()
 # Engines with one of these show drafts only if they have drafted.
 _TELLING: Final = frozenset({Trait.OVERCOUNTED, Trait.RUST_FRONTEND})
 
@@ -49,8 +49,7 @@ class Slot:
 class _Part:
     """What one model decoded in a slot."""
 
-    periods: list[Steps] = field(default_factory=list)
-    prompt_tokens: float = 0.0  # of prompts that ended their prefill, cached or computed
+    prompts: Prompts = _NO_PROMPTS
     pure: StepTally = _NO_STEPS
     mixed: StepTally = _NO_STEPS
 
@@ -58,8 +57,7 @@ class _Part:
 class BaselineRun:
     """A sink of pages and of the plug-in's messages.
 
-    It collects each engine's latencies and what it decoded from poll to poll or, where ``begin``
-    was called, from slot to slot.
+    It collects each engine's latencies and, from ``begin`` to ``end``, what it did in a slot.
     """
 
     def __init__(self) -> None:
@@ -67,7 +65,6 @@ class BaselineRun:
         # Unix seconds of the first and the last page
         self.began = 0.0
         self.until = 0.0
-        self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
         self.vllm = ""  # the version, as the plug-in says
         self.machine_load: float | None = None  # see ``PlainStepTimes``
 
@@ -92,20 +89,22 @@ class BaselineRun:
         self._slot = None
 
         for model, part in self._parts.items():
-            if slot is None or not part.periods:
+            if slot is None:
                 continue
-
-            pure = part.pure
-            mixed = part.mixed
             self._blocks[model].append(
                 Block(
-                    steps=sum_steps(*part.periods).holding(_context(part)),
-                    pure=pure if pure.context_tokens else None,
-                    mixed=mixed if mixed.steps else None,
+                    prompts=part.prompts,
+                    pure=_with_context(part.pure),
+                    mixed=_with_context(part.mixed),
                     number=slot.number,
                     wanted=slot.at_once,
                 )
             )
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether a plug-in has introduced itself."""
+        return self._reported.is_observed
 
     def receive(self, connection: int, message: Message) -> None:
         """See ``PluginSink``."""
@@ -134,27 +133,21 @@ class BaselineRun:
         }
         reported = self._reported.take()
         for model, (pure, mixed) in reported.items():
-            for state in self._engines.of(model):
-                state.sample(at, pure + mixed)
             if self._slot is not None:
                 self._parts[model].pure += pure
                 self._parts[model].mixed += mixed
 
         for state in self._engines.states.values():
             if state.seen_at == at and state.grown is not None:
-                self._count(at, state, state.grown)
+                self._count(state, state.grown)
 
-    def _count(self, at: float, state: EngineState, grown: Mapping[Counter, float]) -> None:
-        """Takes in one engine's last period."""
+    def _count(self, state: EngineState, grown: Mapping[Counter, float]) -> None:
+        """Takes in how much one engine's counters have grown."""
         model = state.key.model_name
         if grown.get(Counter.DRAFTS):
             self.drafted.add(model)
-        if state.steps is not None:
-            steps = state.steps.holding(state.context(at))
-            self.periods.setdefault(model, []).append(steps)
-            if self._slot is not None:
-                self._parts[model].periods.append(steps)
-                self._parts[model].prompt_tokens += grown.get(Counter.PROMPT_TOKENS, 0.0)
+        if self._slot is not None:
+            self._parts[model].prompts += Prompts.of(grown)
 
     # The signature is the protocol's.
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
@@ -195,43 +188,21 @@ class BaselineRun:
         }
 
     def curves(self) -> dict[str, PlainStepTimes]:
-        """Plain step times by model, without models that speculated or decoded too little."""
-        blocks = self._blocks or {model: blocks_of(self._watched(model)) for model in self.periods}
+        """Plain step times by model, without models that speculated or decoded too little.
+
+        They are of slots in which a plug-in counted the steps.
+        """
         plain = {
-            model: fit(found, self.machine_load)
-            for model, found in blocks.items()
+            model: fit(blocks, self.machine_load)
+            for model, blocks in self._blocks.items()
             if model not in self.drafted
         }
-
-        return {
-            model: replace(curve, source=self._source(blocks[model]))
-            for model, curve in plain.items()
-            if curve is not None
-        }
-
-    def _watched(self, model: str) -> list[Steps]:
-        """The periods; by the page alone, their context is known only as a mean of all."""
-        periods = self.periods[model]
-        if self._reported.has_contexts:
-            return periods
-        contexts = [state.context(self.until) for state in self._engines.of(model)]
-        known = [context for context in contexts if context is not None]
-        mean = sum(known) / len(known) if known else None
-        return [period.holding(mean) for period in periods]
-
-    def _source(self, blocks: Sequence[Block]) -> Literal["page", "plugin"]:
-        return "plugin" if any(block.pure is not None for block in blocks) else "page"
+        return {model: times for model, times in plain.items() if times is not None}
 
 
-def _context(part: _Part) -> float | None:
-    """What a decoding request held in a slot: by the plug-in's samples, else by its lengths."""
-    counted = part.pure + part.mixed
-    if counted.context_tokens:
-        return counted.context_tokens / counted.decodes
-    steps = sum_steps(*part.periods)
-    if not steps.first_tokens or not part.prompt_tokens:
-        return None
-    return (part.prompt_tokens + steps.generated / 2) / steps.first_tokens
+def _with_context(counted: StepTally) -> StepTally:
+    """The steps, if the plug-in tells what their requests held."""
+    return counted if counted.context_tokens else _NO_STEPS
 
 
 class _Reported:
@@ -268,9 +239,9 @@ class _Reported:
             counts[request.ending] = counts.get(request.ending, 0) + 1
 
     @property
-    def has_contexts(self) -> bool:
-        """Whether any plug-in samples contexts."""
-        return any(tally.context_tokens for tally in self._latest.values())
+    def is_observed(self) -> bool:
+        """Whether a plug-in has introduced itself."""
+        return bool(self._models)
 
     def take(self) -> Mapping[str, tuple[StepTally, StepTally]]:
         """What was counted since the last call."""

@@ -19,10 +19,17 @@ from sidecar.engine.scrape import Poller
 from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.wording.numbers import duration
 
+NO_PLUGIN: Final = (
+    "--load needs the plug-in in this vLLM, which counts its steps: `specdec-sidecar plugin DIR`"
+    " writes it, `PYTHONPATH=DIR SPECDEC_PLUGIN__SOCKET=PATH vllm serve MODEL` loads it, and"
+    " --plugin-socket names the same PATH"
+)
 # Of everything, so that a drifting machine does not look like one that slows down under load.
 ROUNDS: Final = 3
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
+# Seconds within which a plug-in connects; it tries at least every ten.
+_CONNECTING: Final = 20.0
 # Of a slot, before it is measured: all clients prefill at its beginning.
 _SETTLING: Final = 0.2
 # Slots that the first prefill of repeated prompts may take, besides the slot itself.
@@ -105,9 +112,11 @@ class Traffic:
         Without ``contexts``, the prompts are sent as they are, and made long.
 
         Raises:
-            MeasurementError: the server does not answer like an OpenAI-style one, or it drafts.
+            MeasurementError: the server does not answer like an OpenAI-style one, no plug-in
+                counts its steps, or it drafts.
         """
         await self._client.connect(self._options.prompts[0])
+        await self._observed()
         stages = list(await self._stages(sorted(set(loads)), contexts))
         each = seconds / len(stages)
         for place, stage in enumerate(stages):
@@ -116,6 +125,16 @@ class Traffic:
             left = duration((len(stages) - place) * each)
             print(f"{place + 1} of {len(stages)}, {left} left: {what}", file=sys.stderr)
             await self._stage(stage, each)
+
+    async def _observed(self) -> None:
+        """Waits for the plug-in, which tries to connect while vLLM has something to do."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _CONNECTING
+        while not self._measured.is_observed:
+            if loop.time() > end:
+                raise MeasurementError(f"{self._client.name}: {NO_PLUGIN}")
+            await self._client.ask(self._options.prompts[0], _TEMPERATURE, max_tokens=1)
+            await asyncio.sleep(_AFTER_FAILURE)
 
     async def _stages(self, loads: Sequence[int], contexts: Sequence[int]) -> Iterator[Stage]:
         per_token = await self._characters_per_token()

@@ -18,11 +18,13 @@ from yarl import URL
 
 from sidecar.analysis.engine.latency import latency
 from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.speed.plain import uncertainty
 from sidecar.commands.arguments import (
     base_url,
     duration,
     file_to_write,
     listed,
+    share_of_one,
     whole,
     with_vllm_cacert,
     written,
@@ -48,6 +50,7 @@ from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
+from sidecar.wording.law import law_lines, miss_lines
 
 HELP = (
     "measure the latencies of a healthy vLLM and its step times without speculation, "
@@ -58,6 +61,8 @@ _INCOMPLETE: Final = 3
 # Share of a level that the step times must reach: while requests end, fewer run.
 _REACHED: Final = 0.7
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_ERROR: Final = 0.02  # relative, in two standard errors
+_LONGEST: Final = 1200.0  # seconds, with requests of its own
 _BUSY: Final = 0.5  # processes per core before the measurement
 
 
@@ -75,7 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--duration",
         type=duration,
         metavar="TIME",
-        help="such as 10m (default: 60s; 10m with --load)",
+        help="such as 10m; with --load, at most (default: 60s; 20m with --load)",
+    )
+    parser.add_argument(
+        "--error",
+        type=share_of_one,
+        default=_ERROR,
+        metavar="SHARE",
+        help="with --load: end, after six rounds at least, once step times are known to within this"
+        f" (default: {_ERROR}, ± 2 %%)",
     )
 
     context = (
@@ -121,7 +134,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         raise InputError(NO_PLUGIN)
     settings = with_vllm_cacert(settings, arguments.cacert)
     url = arguments.url or settings.vllm_url
-    seconds: float = arguments.duration or (600.0 if arguments.load else 60.0)
+    seconds: float = arguments.duration or (_LONGEST if arguments.load else 60.0)
     options = request_options(arguments, settings)
     earlier = _earlier(arguments)
 
@@ -135,6 +148,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             options,
             contexts=arguments.context,
             socket=arguments.plugin_socket,
+            error=arguments.error,
         )
     )
     histograms = measured.histograms()
@@ -148,7 +162,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         for sentence in _lacking(model, curve, arguments.load, arguments.context)
     ]
     _say(lacking)
-    _say(f"{model}: {note}" for model, curve in curves.items() for note in _notes(curve))
+    for model, curve in curves.items():
+        _say(f"{model}: {note}" for note in _notes(curve))
+        _say(_accuracy(model, curve, arguments.error))
+        _say((*law_lines(curve), *miss_lines(measured.misses(model, curve))))
 
     document: dict[str, Any] = {
         "baseline": {
@@ -237,11 +254,13 @@ async def measure(
     *,
     contexts: Sequence[int] = (),
     socket: Path | None = None,
+    error: float = _ERROR,
 ) -> BaselineRun:
     """Polls the vLLM at ``url`` for ``seconds``.
 
     The ``loads`` (concurrent requests) and ``contexts`` (tokens of prompts), if any, share this
-    time equally. ``socket`` is where its plug-in sends, if it has one.
+    time equally; it ends earlier once step times are known to within ``error``. ``socket`` is
+    where its plug-in sends, if it has one.
 
     Raises:
         MeasurementError: vLLM's first page cannot be read, vLLM speculates although ``loads``
@@ -261,7 +280,7 @@ async def measure(
         if loads:
             client = await stack.enter_async_context(Client(url, options))
             traffic = Traffic(client, options, measured, poller, source)
-            work = traffic.run(seconds, loads, contexts)
+            work = traffic.run(seconds, loads, contexts, error)
         else:
             work = _watch(poller, seconds)
         # After a signal, what was measured so far is written.
@@ -337,6 +356,17 @@ def _notes(times: PlainStepTimes) -> Iterator[str]:
         yield (
             f"this machine was busy before: {load:.1f} processes per core were ready to run, so the"
             " step times may be too long"
+        )
+
+
+def _accuracy(model: str, times: PlainStepTimes, wanted: float) -> Iterator[str]:
+    """How well step times are known, and what is missing."""
+    known = CONFIDENCE * uncertainty(times)
+    yield f"{model}: step times are known to ± {100 * known:.1f} %, by {len(times.rounds)} rounds"
+    if known > wanted:
+        yield (
+            f"{model}: ± {100 * wanted:.1f} % was asked for with --error: measure longer, with"
+            " --duration, or on a machine that does nothing else"
         )
 
 

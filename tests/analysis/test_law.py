@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.speed.law import Block, Prompts, fit
+from sidecar.analysis.speed.law import Block, Prompts, fit, misses
 from sidecar.analysis.speed.plain import PlainWork, prefill_time, step_time
 from sidecar.requests.messages import StepTally
 
@@ -163,3 +163,16 @@ def test_the_most_that_a_step_prefills_is_known_where_prompts_take_several():
     ]
     assert fit(chunked).chunk_tokens == 8000
     assert fit(slots(cpu)).chunk_tokens is None
+
+
+def test_the_steps_that_the_law_misses_are_the_furthest_first():
+    """What no term of it explains shows there: as steps with prompts that leave a CUDA graph."""
+
+    def leaving(decodes, context, tokens, attended):
+        return gpu(decodes, context, tokens, attended) + (0.002 if tokens and decodes == 4 else 0)
+
+    assert max(abs(miss.off) for miss in misses(slots(cpu), fit(slots(cpu)))) < 1e-6
+    found = misses(slots(leaving), fit(slots(leaving)))
+    assert (found[0].wanted, found[0].is_mixed) == (4, True)
+    assert found[0].off > 0.05
+    assert [abs(miss.off) for miss in found] == sorted((abs(m.off) for m in found), reverse=True)

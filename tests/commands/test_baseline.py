@@ -208,6 +208,7 @@ async def test_a_vllm_without_the_plug_in_is_refused_with_what_to_do(monkeypatch
             )
 
 
+@pytest.mark.slow  # 48 slots, each longer than the plug-in takes to report
 async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):
     """The command sends the requests itself, and the settings read the file that it writes."""
     file, socket = tmp_path / "baseline.yaml", tmp_path / "plugin.sock"
@@ -215,7 +216,7 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     async with HttpVllm(options, plugin_socket=socket) as vllm:
         submit, lengths = vllm.engine.submit, []
         vllm.engine.submit = lambda request: lengths.append(request.max_tokens) or submit(request)
-        argv = ("--url", vllm.url, "--load", "1,4", "--duration", "45s", "--max-tokens", "40")
+        argv = ("--url", vllm.url, "--load", "1,4", "--duration", "65s", "--max-tokens", "40")
         argv = (*argv, "--plugin-socket", str(socket), "--context", "20,800")
         # A slow machine polls less.
         often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
@@ -224,8 +225,8 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     # Clients that began in step with each other would stay so, and nobody would decode while they
     # prefill.
     assert {10, 20, 30} <= set(lengths)
-    # Each client's prompt is in the cache before it is repeated: three rounds, short and long.
-    assert lengths.count(1) >= 3 * 2 * (1 + 4)
+    # Each client's prompt is in the cache before it is repeated: six rounds, short and long.
+    assert lengths.count(1) >= 6 * 2 * (1 + 4)
     written = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured
     steps, cache = written.plain_steps["demo"], written.plain_cache["demo"]
     assert all(0 < seconds < 5 for seconds in steps.first_token_seconds)
@@ -235,7 +236,7 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert 0 < steps.running[0] <= 1.1  # less where a busy machine is late with the next request
     assert steps.running[0] < steps.running[-1] <= 5
     assert all(0 < seconds < 1 for seconds in steps.seconds)
-    assert len(steps.rounds) == 3
+    assert len(steps.rounds) == 6
     assert 0 < step_time(steps, 2.0).error < 0.5 * step_time(steps, 2.0).seconds
     assert steps.measured is not None
     # Each load was measured with short prompts and with longer ones.
@@ -243,6 +244,30 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert steps.contexts[1] > 5 * steps.contexts[0]
     assert steps.prefill_seconds is not None
     assert steps.machine_load is not None  # it ran on this machine
+
+
+@pytest.mark.parametrize(
+    ("error", "rounds"), [(1.0, 6), pytest.param(1e-9, 12, marks=pytest.mark.slow)]
+)
+async def test_a_load_is_measured_until_step_times_are_known_well_enough(
+    monkeypatch, tmp_path, error, rounds
+):
+    """After six rounds at least: fewer do not tell how well they are."""
+    monkeypatch.setattr("sidecar.commands.plain.traffic._LEAST_SLOT", 1.0)
+    socket = tmp_path / "plugin.sock"
+    options = SimulatorOptions(num_speculative_tokens=0, speed=8)
+    often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
+    async with HttpVllm(options, plugin_socket=socket) as vllm:
+        measured = await measure(
+            *(vllm.url, load_settings(None, often), 34.0, (2,), RequestOptions(max_tokens=40)),
+            contexts=(20,),
+            socket=socket,
+            error=error,
+        )
+    (steps,) = measured.curves().values()
+    assert len(steps.rounds) == rounds
+    assert (measured.error <= error) == (rounds == 6)
+    assert all(abs(miss.off) < 0.5 for miss in measured.misses("demo", steps))
 
 
 async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_says_why(
@@ -262,7 +287,7 @@ async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_say
         vllm.most_tokens = 20
         refused = await finished("baseline", "--url", vllm.url, *asked)
 
-    said = re.findall(r"^(\d+) of (\d+), (\d+) s left: concurrency 2, ", err, re.MULTILINE)
+    said = re.findall(r"^(\d+) of at most (\d+), (\d+) s left: concurrency 2, ", err, re.MULTILINE)
     stages = len(said)
     assert [number for number, *_ in said] == [str(1 + place) for place in range(stages)]
     assert {total for _, total, _ in said} == {str(stages)}

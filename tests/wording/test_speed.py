@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from sidecar.analysis.judgement import Verdict
+from sidecar.analysis.speed.law import Miss
 from sidecar.analysis.speed.speedup import Held
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.cli import parser
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
+from sidecar.wording.law import law_lines, miss_lines
 from sidecar.wording.speed import (
     baseline_sentence,
     context_rows,
@@ -143,6 +145,27 @@ def test_a_baseline_is_described_by_its_age_and_what_it_was_measured_with():
     assert baseline_sentence(bare, 0.0) == (
         "Baseline measured with 1 request running, contexts of 100 tokens."
     )
+
+
+def test_a_baseline_prints_its_law_with_errors():
+    """What does not depend on the load is in one sentence."""
+    law = replace(MEASURED, context_seconds=(1e-6, 1.6e-5), hidden_tokens=300.0)
+    assert list(law_lines(law)) == [
+        "running  step at 100 tokens, ms  at 1,000 more, ms",
+        "1.0                    10 ± 0.4          11 ± 0.44",
+        "16.0                   20 ± 0.8           36 ± 1.4",
+        "a new prompt of 1,000 tokens adds 14 ± 0.56 ms; 300 tokens of a step take no time",
+    ]
+    one_context = replace(MEASURED, context_seconds=(), prefill_seconds=None)
+    assert list(law_lines(one_context))[-1] == "16.0                   20 ± 0.8"
+
+
+def test_the_steps_that_a_law_misses_most_are_named():
+    off = [Miss(wanted=8, context=2000.0, is_mixed=mixed, off=0.04) for mixed in (True, False)]
+    assert list(miss_lines(off)) == [
+        "off by +4.0 %: steps with prompts, 8 requests at once, 2,000 tokens of context",
+        "off by +4.0 %: steps without prompts, 8 requests at once, 2,000 tokens of context",
+    ]
 
 
 def test_the_speedup_by_context_is_a_table():

@@ -7,11 +7,18 @@ counts of steps.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import log
+from math import log, log2
 from typing import Final
 
 from sidecar.analysis.speed.least_squares import Equation, least_squares
-from sidecar.analysis.speed.plain import CONTEXT_BEYOND, beyond, level_shares
+from sidecar.analysis.speed.plain import (
+    CONTEXT_BEYOND,
+    PlainWork,
+    beyond,
+    level_shares,
+    prefill_time,
+    step_time,
+)
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import StepTally
 from sidecar.settings.baselines import PlainStepTimes, StepLaw
@@ -100,7 +107,7 @@ def fit(blocks: Sequence[Block], machine_load: float | None = None) -> PlainStep
         names = design.possible(some, names)
 
     law = design.law(known, names)
-    without = [design.hiding(some).law(some, names) for some in others]
+    without = [design.hiding(some, design.near()).law(some, names) for some in others]
     rounds_known = tuple(one for one in without if one is not None)
     if law is None or len(rounds_known) < len(rounds):
         return None
@@ -119,6 +126,52 @@ def fit(blocks: Sequence[Block], machine_load: float | None = None) -> PlainStep
     )
     # Least squares may give an impossible time, such as one below 0.
     return times if times.problem() is None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """How much longer than by the law some steps took, relative, over all rounds.
+
+    They are those of one load and length of prompts that did (``is_mixed``) or did not prefill.
+    """
+
+    wanted: int
+    context: float
+    is_mixed: bool
+    off: float
+
+
+def misses(blocks: Sequence[Block], times: PlainStepTimes) -> list[Miss]:
+    """How far the law is from the steps that it was fitted to, the furthest first."""
+    groups: dict[tuple[int, int, bool], list[tuple[float, float, float]]] = defaultdict(list)
+    for block in blocks:
+        for tally in (block.pure, block.mixed):
+            if not tally.decodes:
+                continue
+            decodes = tally.decodes / tally.steps
+            context = tally.context_tokens / tally.decodes
+            work = PlainWork(
+                steps=1.0,
+                at_once=decodes,
+                decodes=decodes,
+                mixed=1.0,
+                tokens=tally.prefill_tokens / tally.steps,
+                context=block.prompts.attended,
+            )
+            by_law = step_time(times, decodes, context).seconds + prefill_time(times, work).seconds
+            key = (block.wanted, round(log2(max(context, 1.0))), tally is block.mixed)
+            groups[key].append((context, tally.seconds, tally.steps * by_law))
+
+    found = [
+        Miss(
+            wanted=wanted,
+            context=sum(context for context, _, _ in group) / len(group),
+            is_mixed=is_mixed,
+            off=sum(actual for _, actual, _ in group) / sum(law for _, _, law in group) - 1,
+        )
+        for (wanted, _, is_mixed), group in groups.items()
+    ]
+    return sorted(found, key=lambda miss: -abs(miss.off))
 
 
 def _at_known_loads(blocks: Sequence[Block]) -> list[Block]:
@@ -194,13 +247,17 @@ class _Design:
         is_clear = by_tokens.unexplained(blocks) < _CLEARLY * by_requests.unexplained(blocks)
         return by_tokens if is_clear else by_requests
 
-    def hiding(self, blocks: Sequence[Block]) -> "_Design":
+    def near(self) -> Sequence[float]:
+        """Numbers of hidden tokens about this one, and none."""
+        return [one for one in _HIDDEN if not one or one / 2 < self.hidden < 2 * one]
+
+    def hiding(self, blocks: Sequence[Block], among: Sequence[float] = _HIDDEN) -> "_Design":
         """The same with the number of hidden tokens that leaves least unexplained.
 
         It stays as it is if another explains no more than an unknown does by chance (Schwarz's
         criterion, 1978).
         """
-        designs = (replace(self, hidden=hidden) for hidden in _HIDDEN)
+        designs = (replace(self, hidden=hidden) for hidden in among)
         best = min(designs, key=lambda one: one.unexplained(blocks))
         rows = sum(1 for _ in self._rows(blocks))
         gained = rows * log(self.unexplained(blocks) / best.unexplained(blocks))

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from math import hypot, sqrt
+from math import hypot, inf, sqrt
 from typing import Final
 
 from sidecar.analysis.speed.scatter import Z, student
@@ -284,6 +284,14 @@ def _by_law(times: PlainStepTimes, seconds: Callable[[StepLaw], float]) -> Plain
     return PlainTime(
         seconds=value, deviations=(drift, *(scale * (other - mean) for other in others))
     )
+
+
+def uncertainty(times: PlainStepTimes) -> float:
+    """The largest relative standard error of S0 at the loads and contexts measured."""
+    steps = [
+        step_time(times, load, context) for load in times.running for context in times.context_range
+    ]
+    return max(step.error / step.seconds if step.seconds else inf for step in steps)
 
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:

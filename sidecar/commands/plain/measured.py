@@ -11,7 +11,9 @@ import structlog
 from sidecar.analysis.engine.cache import mean_capacity, sum_caches
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
-from sidecar.analysis.speed.law import Block, Prompts, fit
+from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.speed.law import Block, Miss, Prompts, fit, misses
+from sidecar.analysis.speed.plain import uncertainty
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
@@ -198,6 +200,16 @@ class BaselineRun:
             if model not in self.drafted
         }
         return {model: times for model, times in plain.items() if times is not None}
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of the step times so far, in two standard errors."""
+        curves = self.curves().values()
+        return CONFIDENCE * max((uncertainty(times) for times in curves), default=inf)
+
+    def misses(self, model: str, times: PlainStepTimes) -> list[Miss]:
+        """How far a model's step times are from its steps."""
+        return misses(self._blocks[model], times)
 
 
 def _with_context(counted: StepTally) -> StepTally:

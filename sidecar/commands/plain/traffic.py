@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
-from math import ceil, sqrt
+from itertools import count, product
+from math import ceil, floor, sqrt
 from typing import Final
 
 from sidecar.analysis.speed.plain import MIXED
@@ -24,8 +24,12 @@ NO_PLUGIN: Final = (
     " writes it, `PYTHONPATH=DIR SPECDEC_PLUGIN__SOCKET=PATH vllm serve MODEL` loads it, and"
     " --plugin-socket names the same PATH"
 )
-# Of everything, so that a drifting machine does not look like one that slows down under load.
-ROUNDS: Final = 3
+# Of everything, so that a drifting machine does not look like one that slows down under load; with
+# fewer, how much it drifts would hardly be known.
+_ROUNDS: Final = 6
+_MOST_ROUNDS: Final = 12
+_ROUNDING: Final = 0.01  # of a round
+_LEAST_SLOT: Final = 5.0  # seconds, several of the plug-in's reports, if there is time for them
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
 # Seconds within which a plug-in connects; it tries at least every ten.
@@ -79,7 +83,6 @@ class Prompts:
 class Stage:
     """One kind of traffic; ``length`` is in characters, None: the prompts as they are."""
 
-    number: int
     at_once: int
     length: int | None
     tokens: int
@@ -104,10 +107,14 @@ class Traffic:
         self._source = source
         self._prompts = Prompts(options.prompts)
 
-    async def run(self, seconds: float, loads: Sequence[int], contexts: Sequence[int]) -> None:
-        """Takes ``seconds``, shared equally, and what it takes to fill the prefix cache.
+    async def run(
+        self, seconds: float, loads: Sequence[int], contexts: Sequence[int], error: float
+    ) -> None:
+        """Takes ``seconds`` at most, shared equally, and what it takes to fill the prefix cache.
 
-        ``contexts`` are lengths of prompts in tokens.
+        It ends after six rounds if step times are then known to within ``error``, relative and in
+        two standard errors, or after the first round in which they are. ``contexts`` are lengths of
+        prompts in tokens.
 
         Without ``contexts``, the prompts are sent as they are, and made long.
 
@@ -118,13 +125,18 @@ class Traffic:
         await self._client.connect(self._options.prompts[0])
         await self._observed()
         stages = list(await self._stages(sorted(set(loads)), contexts))
-        each = seconds / len(stages)
-        for place, stage in enumerate(stages):
+        each = _slot_seconds(seconds, len(stages))
+        rounds = floor(seconds / (each * len(stages)) + _ROUNDING)
+        total = rounds * len(stages)
+        for place, (number, stage) in enumerate(product(range(rounds), stages)):
+            is_first = stage is stages[0]
+            if is_first and number >= _ROUNDS and self._measured.error <= error:
+                return
             cached = "repeated" if stage.is_warm else "new"
             what = f"concurrency {stage.at_once}, {cached} prompts of about {stage.tokens} tokens"
-            left = duration((len(stages) - place) * each)
-            print(f"{place + 1} of {len(stages)}, {left} left: {what}", file=sys.stderr)
-            await self._stage(stage, each)
+            left = duration((total - place) * each)
+            print(f"{place + 1} of at most {total}, {left} left: {what}", file=sys.stderr)
+            await self._stage(number, stage, each)
 
     async def _observed(self) -> None:
         """Waits for the plug-in, which tries to connect while vLLM has something to do."""
@@ -150,8 +162,7 @@ class Traffic:
         capacity = await self._capacity()
         ends = (lengths[0], lengths[-1])
         return (
-            Stage(number, at_once, length, tokens, is_warm)
-            for number in range(ROUNDS)
+            Stage(at_once, length, tokens, is_warm)
             for tokens, length in lengths
             for at_once in loads
             if length is None or at_once * self._filled(tokens) <= capacity
@@ -205,7 +216,7 @@ class Traffic:
             tokens //= 2
         return []
 
-    async def _stage(self, stage: Stage, seconds: float) -> None:
+    async def _stage(self, number: int, stage: Stage, seconds: float) -> None:
         if stage.is_warm:
             await self._fill_cache(stage, _WARMING_UP * seconds)
 
@@ -214,7 +225,7 @@ class Traffic:
             pause = await self._poller.poll()
             pause = await self._poll_for(_SETTLING * seconds, pause)
 
-            self._measured.begin(Slot(stage.number, stage.at_once))
+            self._measured.begin(Slot(number, stage.at_once))
             await self._poll_for((1 - _SETTLING) * seconds, pause)
             self._measured.end()
         finally:
@@ -265,3 +276,8 @@ class Traffic:
             if await self._client.ask(prompt, _TEMPERATURE, max_tokens=length) is None:
                 await asyncio.sleep(_AFTER_FAILURE)
             part = 1.0
+
+
+def _slot_seconds(seconds: float, stages: int) -> float:
+    """The length of a slot, so that there are six rounds, and twelve if there is time for them."""
+    return min(max(seconds / (_MOST_ROUNDS * stages), _LEAST_SLOT), seconds / (_ROUNDS * stages))

@@ -82,7 +82,7 @@ def test_unusable_arguments_are_refused_without_repeating_a_password(
     [
         *(
             (f"baseline {load}", f"cannot read vLLM's metrics at {NOWHERE} (unreach")
-            for load in ("", "--load 1")
+            for load in ("", "--load 1 --plugin-socket PATH")
         ),
         (
             "sweep",
@@ -93,9 +93,10 @@ def test_unusable_arguments_are_refused_without_repeating_a_password(
         ),
     ],
 )
-def test_a_vllm_that_is_down_is_named_at_once(capsys, arguments, reason):
+def test_a_vllm_that_is_down_is_named_at_once(capsys, socket_path, arguments, reason):
     """Waiting takes longer than a test may."""
-    assert command(*arguments.split(), "--duration", "1h", VLLM_URL=NOWHERE) == 1
+    asked = arguments.replace("PATH", str(socket_path)).split()
+    assert command(*asked, "--duration", "1h", VLLM_URL=NOWHERE) == 1
     out, err = capsys.readouterr()
     assert (out, err.splitlines()[-1].startswith(reason)) == ("", True)
 

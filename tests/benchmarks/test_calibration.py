@@ -5,8 +5,10 @@ from statistics import fmean, stdev
 
 import pytest
 
+from benchmarks.calibration.groups import Mix
 from benchmarks.calibration.rates import most_events
 from benchmarks.calibration.requests import SCATTER, Traffic
+from sidecar.analysis.certainty.sums import Sums
 
 HOURS = 6 * 3600.0
 
@@ -53,3 +55,30 @@ def test_a_rate_falls_when_it_is_said_to():
 
     assert fmean(windows[:36]) == pytest.approx(0.65, abs=0.01)
     assert fmean(windows[36:]) == pytest.approx(0.42, abs=0.01)
+
+
+def groups(mix, **wanted):
+    """The requests of a mix that are in these groups, and their rate, in its last three hours."""
+    ended = [
+        one
+        for kinds in list(mix.polls(0, HOURS))[360:]
+        for kind, same in kinds.items()
+        if wanted.items() <= dict(kind.groups).items()
+        for one in same
+    ]
+    sums = Sums.of([one.drafted for one in ended], [one.accepted for one in ended])
+    return sums.requests, sums.rate
+
+
+def test_only_structured_output_costs_and_long_prompts_are_mostly_structured():
+    """So that long prompts accept less, and none of it is theirs."""
+    mix = Mix(600, costs=0.1, falls_at=HOURS / 2, is_confounded=True)
+    long, long_rate = groups(mix, prompt_tokens="8k-32k")
+    both, both_rate = groups(mix, prompt_tokens="8k-32k", output="structured")
+    _, free_rate = groups(mix, output="free")
+
+    assert both / long == pytest.approx(0.8, abs=0.03)
+    assert (both_rate, free_rate) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.6, abs=0.01))
+    assert long_rate < 0.54
+    _, before = groups(Mix(600), output="structured")
+    assert before == pytest.approx(0.6, abs=0.01)

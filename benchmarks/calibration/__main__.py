@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-NAMES: Final = ("gates", "verdicts")
+NAMES: Final = ("endings", "gates", "groups", "verdicts")
 
 
 def main() -> int:

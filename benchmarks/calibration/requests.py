@@ -51,9 +51,9 @@ class Traffic:
         """What has finished by each poll."""
         random = Random(f"traffic {seed}")
         count = int(seconds / POLL)
-        ended: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+        arrived: list[list[tuple[float, float]]] = [[] for _ in range(count)]
         for at, own in self._arrivals(random, seconds):
-            ended[int(at / POLL)].append((at, own))
+            arrived[int(at / POLL)].append((at, own))
 
         drift = random.gauss(0, 1)
         kept = math.exp(-POLL / _WANDERS_FOR)
@@ -62,7 +62,7 @@ class Traffic:
             is_fallen = self.falls_to is not None and poll * POLL >= self.falls_at
             mean = self.falls_to if is_fallen and self.falls_to is not None else self.rate
             mean += self.wander * drift
-            yield [_ended(random, mean + own) for _, own in ended[poll]]
+            yield [ended(random, mean + own) for _, own in arrived[poll]]
 
     def _arrivals(self, random: Random, seconds: float) -> Iterator[tuple[float, float]]:
         """Each request's time, and how far its acceptance is from the mean."""
@@ -81,7 +81,8 @@ class Traffic:
             at += random.expovariate(1 / mean)
 
 
-def _ended(random: Random, likely: float) -> Ended:
+def ended(random: Random, likely: float) -> Ended:
+    """A request whose draft tokens are accepted with about this probability."""
     drafts = max(int(_DRAFTS * math.exp(random.gauss(0, _UNEVEN))), 2)
     drafted = _K * drafts
     likely = min(max(likely, 0.02), 0.98)

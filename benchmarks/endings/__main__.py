@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from sidecar.analysis.endings import DAY, Endings
 from sidecar.requests.messages import FinishedRequest
-from sidecar.requests.tables import LOOP, Ending
+from sidecar.requests.tables import LOOP, Ending, Sampling
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import markdown
 
@@ -35,6 +35,9 @@ class _Ended:
     """All of a finished request that counts here."""
 
     ending: Ending
+    prompt_tokens: int  # none is like another one
+    output_tokens: int = 100
+    sampling: Sampling = "greedy"
 
 
 class _Pod:
@@ -47,6 +50,7 @@ class _Pod:
         self._endings = Endings(_WINDOW, {})
         self._rate = requests / _WINDOW
         self._random = Random(seed)
+        self._number = 0
         self._next = self._random.expovariate(self._rate)
 
     @property
@@ -66,7 +70,8 @@ class _Pod:
     def _ended(self) -> Iterator[_Ended]:
         while self._next <= self.at:
             loops = self._random.random() < self.share
-            yield _Ended(LOOP if loops else "normal")
+            self._number += 1
+            yield _Ended(LOOP if loops else "normal", self._number)
             self._next += self._random.expovariate(self._rate)
 
 

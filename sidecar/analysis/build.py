@@ -19,11 +19,10 @@ from sidecar.analysis.evidence import (
 )
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.judgement import Judgement, ModelJudgement
-from sidecar.analysis.model_state import ENGINE
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed
-from sidecar.analysis.split.strata import Difference
+from sidecar.analysis.split.strata import ENGINE, Difference, marginal
 from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.findings.catalog import find
@@ -192,7 +191,8 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
 
     situation = Situation(
         model=report,
-        sampling=model.strata[Table.SAMPLING].sums if facts.is_split else {},
+        sampling=marginal(Table.SAMPLING, model.groups.recent) if facts.is_split else {},
+        spreads=model.spreads,
         counts=model.counts.sums,
         thresholds=thresholds,
     )

@@ -1,19 +1,24 @@
 """How the outputs of finished requests end, and whether more of them end badly than usual.
 
-They are compared at the same temperatures: many models loop at temperature 0 by themselves.
+They are compared at the same temperatures: many models loop at temperature 0 by themselves. Replies
+that are alike count once: a prompt that is sent again and again says no more than one.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import asin, inf, sqrt
 from typing import Final
 
+from sidecar.analysis.reply_kinds import ReplyKinds
 from sidecar.analysis.windows.sums import SlidingSums
 from sidecar.requests.messages import FinishedRequest
 from sidecar.requests.tables import EMPTY, ENDINGS, LOOP, Ending
 
 DAY: Final = 86_400.0  # seconds
+_AROUND: Final = 1800.0  # seconds before and after this time yesterday that count as the same time
+_YESTERDAY_SLICES: Final = 600.0  # seconds
 # The past needs this many times ``min_requests``: a pod's first requests are seldom its usual ones.
 _PAST: Final = 5
 # alerts/recording.yaml compares with plain pods in the same way (tests/alerts/scenes_endings.py).
@@ -60,7 +65,7 @@ class EndingChange:
     in units of its own error, see ``_standard_errors``. ``odds_ratio`` is how many times the
     reference's the odds of ending so are, at the same temperatures: see ``_odds_ratio``.
     ``was_more`` says whether it was clearly more when it was last judged: it then takes less to
-    stay so.
+    stay so. ``as_yesterday``: at this time yesterday, about as many ended so.
     """
 
     ending: Ending
@@ -71,10 +76,16 @@ class EndingChange:
     requests: int
     reference: Reference
     was_more: bool = False
+    as_yesterday: bool = False
 
     @property
     def is_clearly_more(self) -> bool:
-        """Whether it is more by far more than chance, and by enough to matter."""
+        """Whether it is more by far more than chance, and by enough to matter.
+
+        What comes each day at this time does not begin to be, but what has begun goes on.
+        """
+        if self.as_yesterday and not self.was_more:
+            return False
         limits = _GOES_ON if self.was_more else _BEGINS
 
         is_many = round(self.share * self.requests) >= limits.requests
@@ -138,6 +149,14 @@ class EndingsReport:
         return _is_often(self.shares.get(ending, 0.0), self.requests)
 
 
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """What ended from ``at`` on, for some minutes."""
+
+    at: float
+    counts: dict[Cell, int]
+
+
 class Endings:
     """How a model's requests end: over the window, and before it.
 
@@ -149,10 +168,16 @@ class Endings:
         """``window`` is in seconds; ``baseline`` is empty if none was measured."""
         self._seconds = window
         self._baseline = baseline
+        self._at = 0.0  # as of the last ``mark``
+        # All of the window; all else has only the first of those that are alike.
+        self._all: SlidingSums[Cell, int] = SlidingSums(window, 20)
         self._recent: SlidingSums[Cell, int] = SlidingSums(window, 20)
         # Those of the window that the past already has.
         self._usual: SlidingSums[Cell, int] = SlidingSums(window, 20)
         self._past: SlidingSums[Cell, int] = SlidingSums(DAY, 24)
+        # All of a day and some, by time: also what is worse.
+        self._times: deque[_Slice] = deque()
+        self._kinds = ReplyKinds(window)
         self._worse: frozenset[Ending] = frozenset()  # as of the last time that it could be told
         # As of the last ``judge``; None if too few are known.
         self.report: EndingsReport | None = None
@@ -164,26 +189,46 @@ class Endings:
         """
         again = Endings(self._seconds, self._baseline)
         again._past = self._past
+        again._times = self._times
         again._worse = self._worse
         return again
 
     def finished(self, at: float, temperature: str, requests: Iterable[FinishedRequest]) -> None:
         """Adds requests that finished before ``at``, where the plug-in tells how they end."""
+        all_of: dict[Cell, int] = {}
         counts: dict[Cell, int] = {}
         for request in requests:
             if request.ending is not None:
                 cell = temperature, request.ending
-                counts[cell] = counts.get(cell, 0) + 1
+                all_of[cell] = all_of.get(cell, 0) + 1
+                if self._kinds.is_first(at, temperature, request):
+                    counts[cell] = counts.get(cell, 0) + 1
 
-        if not counts:
+        if not all_of:
             return
+        self._all.add(at, all_of)
         self._recent.add(at, counts)
+        self._add_time(at, counts)
         if not self._worse:
             self._usual.add(at, counts)
             self._past.add(at, counts)
 
+    def _add_time(self, at: float, counts: Counts) -> None:
+        if self._times and at < self._times[-1].at:  # the clock was set back
+            self._times.clear()
+        if not self._times or at - self._times[-1].at >= _YESTERDAY_SLICES:
+            self._times.append(_Slice(at, {}))
+        last = self._times[-1].counts
+        for cell, count in counts.items():
+            last[cell] = last.get(cell, 0) + count
+        while self._times[0].at < at - DAY - _AROUND - _YESTERDAY_SLICES:
+            self._times.popleft()
+
     def mark(self, at: float) -> None:
         """Forgets what has left the windows that end at ``at``."""
+        self._at = at
+        self._kinds.drop(at)
+        self._all.drop(at)
         self._recent.drop(at)
         self._usual.drop(at)
         if not self._worse:
@@ -191,7 +236,7 @@ class Endings:
 
     def judge(self, min_requests: int) -> None:
         """Makes the report, unless the window has fewer than ``min_requests`` requests."""
-        recent = self._recent.sums
+        recent = self._all.sums
         requests = sum(recent.values())
         self.report = None
         if requests < max(min_requests, 1):
@@ -224,7 +269,7 @@ class Endings:
         if by_baseline is not None:
             return by_baseline
 
-        return compare(
+        by_past = compare(
             ending,
             recent,
             self._before_window(),
@@ -232,6 +277,24 @@ class Endings:
             least=_PAST * min_requests,
             was_more=was_more,
         )
+        if by_past is None:
+            return None
+        yesterday = compare(
+            ending, recent, self._yesterday(), Reference.PAST, least=_PAST * min_requests
+        )
+        is_usual = yesterday is not None and not yesterday.is_clearly_more
+        return replace(by_past, as_yesterday=is_usual)
+
+    def _yesterday(self) -> Counts:
+        """Around this time yesterday."""
+        begin = self._at - DAY - _AROUND
+        end = self._at - DAY + _AROUND
+        counts: dict[Cell, int] = {}
+        for part in self._times:
+            if begin <= part.at < end:
+                for cell, count in part.counts.items():
+                    counts[cell] = counts.get(cell, 0) + count
+        return counts
 
     def _before_window(self) -> Counts:
         """The pod's past, without the window."""

@@ -18,7 +18,7 @@ from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit
-from sidecar.analysis.split.strata import Difference, differences
+from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.engine import merge
 from sidecar.requests.messages import Speculation
@@ -132,10 +132,7 @@ def gather(
         facts,
         windows=model.windows(),
         hours=model.hours(),
-        differences={
-            by: differences(cells.sums, thresholds.min_requests)
-            for by, cells in model.strata.items()
-        },
+        differences=model.groups.differences,
         acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
         overlong=model.overlong.found(len(facts.present)),
         own=model.own,

@@ -6,9 +6,10 @@ Requests are known only where the plug-in is connected.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.certainty.sums import Sums, total
 from sidecar.analysis.change import ChangeWatch, Moment, sample_of
 from sidecar.analysis.checklist.traffic import TrafficWindow
@@ -20,8 +21,9 @@ from sidecar.analysis.overlong import OverlongRequests
 from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.split.group_watch import GroupWatch
 from sidecar.analysis.split.life import Cut
-from sidecar.analysis.split.strata import Cell
+from sidecar.analysis.split.strata import Kind
 from sidecar.analysis.split.tallies import (
     OWN,
     Label,
@@ -42,8 +44,6 @@ from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
-
-ENGINE: Final = "engine"  # divides requests as a table does
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,10 @@ class ModelState:
         self.past = PastWatch()
         self.pasts: dict[str, PastWatch] = {label: PastWatch() for label in self.temperatures}
 
-        # Finished requests of the window by stratum and group, for each way of grouping them.
-        compared = [by for by, declared in GROUPED.items() if declared.key_of is not None]
-        self.strata = {
-            by: SlidingSums[Cell, Sums](settings.latency_window, 20) for by in (*compared, ENGINE)
-        }
-        # the same by temperature in hundredths
+        # Finished requests by all that is told of them, for comparing groups of them.
+        self.groups = GroupWatch()
+        # those of the window by temperature, and by temperature in hundredths
+        self._drafting = SlidingSums[str, Sums](settings.latency_window, 20)
         self._finer = SlidingSums[int, Sums](settings.latency_window, 20)
         # what the findings need of the window's finished requests; a count that is 0 is missing
         self.counts = SlidingSums[RequestCount, int](settings.latency_window)
@@ -245,9 +243,9 @@ class ModelState:
         """Adds finished requests to ``counts``."""
         counts = {}
         for count in self._counted:
-            total = sum(count.of(request) for request in requests)
-            if total:
-                counts[count] = total
+            number = sum(count.of(request) for request in requests)
+            if number:
+                counts[count] = number
         self.counts.add(at, counts)
 
     def _by_temperature(
@@ -264,10 +262,9 @@ class ModelState:
     def _compare(
         self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]
     ) -> None:
-        """Adds requests to the cells in which they are compared.
+        """Adds requests to those that are compared.
 
-        Between engines, they are compared also at one prompt length. Repetition loops are left out:
-        they are easy to draft, and say nothing about other text.
+        Repetition loops are left out: they are easy to draft, and say nothing about other text.
         """
         # summed at once, since they are in the same cells
         alike: dict[tuple[Label, ...], list[FinishedRequest]] = {}
@@ -275,12 +272,11 @@ class ModelState:
             if request.draft_tokens and request.ending != LOOP:
                 alike.setdefault(tuple(self._groups(request)), []).append(request)
 
-        for groups, same in alike.items():
-            sums = _sums(same)
-            for by, group in groups:
-                self.strata[by].add(at, {(temperature, group): sums})
-                if by is Table.PROMPT_TOKENS:
-                    self.strata[ENGINE].add(at, {((temperature, group), engine): sums})
+        if not alike:
+            return
+        cells = {Kind(temperature, engine, groups): _sums(same) for groups, same in alike.items()}
+        self.groups.add(at, cells)
+        self._drafting.add(at, {temperature: total(cells.values())})
 
     def _add_finer(self, at: float, requests: Sequence[FinishedRequest]) -> None:
         """Adds requests to their own temperatures, without repetition loops as in ``_compare``."""
@@ -314,8 +310,7 @@ class ModelState:
         for state in self.temperatures.values():
             state.drop(at)
 
-        for cells in self.strata.values():
-            cells.drop(at)
+        self._drafting.drop(at)
         self._finer.drop(at)
         self._acceptances.drop(at)
         self.counts.drop(at)
@@ -331,6 +326,12 @@ class ModelState:
             for past in self.pasts.values():
                 past.mark(at)
         self.speed.mark(at)
+        self.groups.judge(at, self.spreads, self._settings.thresholds.min_requests)
+
+    @property
+    def spreads(self) -> Mapping[str, Spread]:
+        """How much the requests at each temperature differ."""
+        return {label: past.spread for label, past in self.pasts.items()}
 
     def parts(self, min_requests: int) -> Mapping[str, tuple[Part, ...]]:
         """By bucket, the temperatures in it that differ; see ``finer.parts``."""
@@ -338,18 +339,14 @@ class ModelState:
 
     def moment(self, at: float, speculation: Speculation, running: float | None) -> Moment:
         """The finished requests of the window by temperature, to be compared with later ones."""
-        by_temperature: dict[str, list[Sums]] = {}
-        for (temperature, _), sums in self.strata[Table.PROMPT_TOKENS].sums.items():
-            by_temperature.setdefault(str(temperature), []).append(sums)
-
         sides = {
             label: sample_of(
-                total(by_temperature[label]),
+                self._drafting.sums[label],
                 state.recent_ttft.ordered(),
                 state.recent_tpot.ordered(),
             )
             for label, state in self.temperatures.items()
-            if label in by_temperature
+            if label in self._drafting.sums
         }
         return Moment(at, speculation, running, sides)
 
@@ -398,8 +395,8 @@ def _sums(requests: Sequence[FinishedRequest]) -> Sums:
 
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:
-    total = sum(one.draft_tokens for one in windows.values())
+    drafted = sum(one.draft_tokens for one in windows.values())
     return {
-        label: replace(one, share=one.draft_tokens / total if total else 0.0)
+        label: replace(one, share=one.draft_tokens / drafted if drafted else 0.0)
         for label, one in windows.items()
     }

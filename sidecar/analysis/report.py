@@ -72,7 +72,7 @@ class EngineReport:
     # of the plug-in that counts
     speculation: Speculation | None
     configuration: Configuration
-    # of its acceptance from the other engines', at the same temperatures and lengths
+    # of its acceptance from that of the other engines' requests that are otherwise alike
     difference: Difference | None
     # generated over latency_window while nothing was drafted; 0 if anything was
     undrafted_tokens: float

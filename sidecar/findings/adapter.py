@@ -1,4 +1,4 @@
-"""``adapter``: requests with an adapter accept less at the same temperatures."""
+"""``adapter``: requests with an adapter accept less than others otherwise alike."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -39,8 +39,8 @@ def _adapter(finding: LowerAcceptance, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with adapter {finding.group} accept {both_rates(finding)} without it at the"
-            " same temperatures."
+            f"Requests with adapter {finding.group} accept {both_rates(finding)} without it that"
+            " are otherwise alike."
         ),
         change="Train a draft for this adapter",
         expect="The draft was made for the base model and does not apply the adapter.",

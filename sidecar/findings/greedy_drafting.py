@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
+from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.certainty.sums import Sums, total
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, sum_windows
 from sidecar.analysis.report import ModelReport, TemperatureReport
@@ -142,13 +143,21 @@ def _accepts_little(rate: float, situation: Situation) -> bool:
 def _below_cold(hot_labels: Iterable[str], situation: Situation) -> Difference | None:
     """How far hot requests accept less than those at T 0; None if either are too few."""
     cold = _at(GREEDY, situation)
-    hot = total(_at(label, situation) for label in hot_labels)
-    least = max(situation.thresholds.min_requests, 2)
-    if min(cold.requests, hot.requests) < least:
+    parts = {label: part for label in hot_labels if (part := _at(label, situation))}
+    hot = total(parts.values())
+    if min(cold.requests, hot.requests) < situation.thresholds.min_requests:
         return None
 
-    error = sqrt(hot.variance + cold.variance)
-    return Difference(hot.rate, cold.rate, error, hot.drafted)
+    variance = _variance(GREEDY, cold, situation) + sum(
+        (part.drafted / hot.drafted) ** 2 * _variance(label, part, situation)
+        for label, part in parts.items()
+    )
+    share = hot.drafted / (hot.drafted + cold.drafted)
+    return Difference(hot.rate, cold.rate, sqrt(variance), share)
+
+
+def _variance(label: str, sums: Sums, situation: Situation) -> float:
+    return situation.spreads.get(label, Spread()).variance_of(sums)
 
 
 def _cold_length(difference: Difference, situation: Situation) -> float | None:

@@ -1,4 +1,4 @@
-"""What the findings share on a group of requests that accepts less at the same temperatures.
+"""What the findings share on a group of requests that accepts less than others alike.
 
 A group that accepts less and still gains is a fact, unless another draft could gain more.
 """

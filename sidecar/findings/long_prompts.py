@@ -1,4 +1,4 @@
-"""``long_prompts``: the longest prompts accept less at the same temperatures."""
+"""``long_prompts``: the longest prompts accept less than others otherwise alike."""
 
 from collections.abc import Iterator
 from itertools import takewhile
@@ -46,7 +46,7 @@ def _long_prompts(finding: LowerAcceptance, model: ModelReport) -> Explanation:
         model,
         what=(
             f"Requests with prompts of {finding.group} tokens accept {both_rates(finding)} with"
-            " other prompt lengths at the same temperatures."
+            " other prompt lengths that are otherwise alike."
         ),
         change=f"Use a draft that was trained on such lengths{longest}",
         expect="Heads and small drafts accept less beyond the lengths that they were trained on.",

@@ -51,16 +51,11 @@ def cost_of(difference: Difference, model: ModelReport) -> float:
 
     Steps take as long as they do now; tokens per step follow from the acceptance rate.
     """
-    drafted = sum(
-        engine.acceptance.draft_tokens for engine in model.engines if engine.acceptance is not None
-    )
-    share = min(difference.drafted / drafted, 1.0) if drafted else 0.0
-
     window = model.judgement.evidence.window
     tokens_drafted = window.draft_tokens / window.drafts if window.drafts else 1.0
     length_now = 1 + tokens_drafted * difference.rate
     length_as_others = 1 + tokens_drafted * difference.others
-    return share * (1 - length_now / length_as_others)
+    return difference.share * (1 - length_now / length_as_others)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ _CODE: Final = "one_engine"
 def one_engine(situation: Situation) -> Iterator[LowerAcceptance]:
     """The finding, if it is exactly one engine that accepts less.
 
-    It is compared at the same temperatures and prompt lengths.
+    Its requests are compared with others that are otherwise alike.
     """
     model = situation.model
     lower = [
@@ -56,7 +56,7 @@ def _one_engine(finding: LowerAcceptance, _model: ModelReport) -> Explanation:
         code=finding.code,
         what=(
             f"Requests on engine {finding.group} accept {both_rates(finding)} on the other engines"
-            " at the same temperatures and prompt lengths."
+            " that are otherwise alike."
         ),
         remedy=(
             "Drain and restart this vLLM. If that does not help, compare the engine's configuration"

@@ -1,4 +1,4 @@
-"""``sampling``: requests with filters or penalties accept less at the same temperatures."""
+"""``sampling``: requests with filters or penalties accept less than others otherwise alike."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -46,8 +46,8 @@ def _sampling(finding: LowerAcceptance, model: ModelReport) -> Explanation:
         finding,
         model,
         what=(
-            f"Requests with {parameters} accept {both_rates(finding)} without them at the same"
-            " temperatures."
+            f"Requests with {parameters} accept {both_rates(finding)} without them that"
+            " are otherwise alike."
         ),
         change="Ask the clients whether they need these parameters",
         expect=(

@@ -3,22 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.request_count import RequestCount
-from sidecar.analysis.split.strata import Cell
 from sidecar.settings.groups import Thresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A model's report with what it does not show of the window's finished requests.
+    """A model's report with what it does not show of finished requests.
 
-    ``sampling`` has these requests by temperature and how their tokens are chosen. ``counts`` has
-    the rules' own numbers of them; one that is missing is 0.
+    ``sampling`` has those of the last quarter of an hour by temperature and how their tokens are
+    chosen, ``spreads`` how much those at each temperature differ. ``counts`` has the gates' own
+    numbers of the window's; one that is missing is 0.
     """
 
     model: ModelReport
     thresholds: Thresholds
-    sampling: Mapping[Cell, Sums] = field(default_factory=dict)
+    sampling: Mapping[tuple[str, str], Sums] = field(default_factory=dict)
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
     counts: Mapping[RequestCount, int] = field(default_factory=dict)

@@ -98,8 +98,8 @@ def _structured_output(
 
 def _less(finding: LowerAcceptance, model: ModelReport) -> Explanation:
     what = (
-        f"Requests with structured output accept {both_rates(finding)} without it at the same"
-        " temperatures."
+        f"Requests with structured output accept {both_rates(finding)} without it that"
+        " are otherwise alike."
     )
     if not finding.is_advice:
         why = f"{_GRAMMAR} {without_advice(finding)}"

@@ -1,6 +1,6 @@
 """How the outputs of finished requests end: counted, and compared with how they used to end."""
 
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from types import SimpleNamespace
 
@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.analysis.endings import Endings, Reference, compare
 from sidecar.analysis.evidence import Loops
+from sidecar.analysis.reply_kinds import ReplyKinds
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import Speculation
 from sidecar.requests.tally import Outcome
@@ -16,6 +17,7 @@ from tests.analysis.analysis_tools import PluginEnd, Pod, snap
 from tests.requests.test_endings import ending as classified
 from tests.requests.test_endings import json_list, table, tokens_of, tool_call
 
+PROMPTS = count(100)  # tokens: no two requests are alike
 UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "output_tokens": 1}
 
 
@@ -63,7 +65,9 @@ def finish(pod, *endings, accepted=20, temperature=0):
     """Requests of 30 draft tokens each, of which ``accepted`` are accepted; then a poll."""
     for ending in endings:
         outcome = Outcome.LENGTH if ending == "loop" else Outcome.STOPPED
-        pod.plugin.finish(temperature, ending=ending, outcome=outcome, accepted_tokens=accepted)
+        prompt = next(PROMPTS)
+        changes = {"outcome": outcome, "accepted_tokens": accepted, "prompt_tokens": prompt}
+        pod.plugin.finish(temperature, ending=ending, **changes)
     pod.poll(pod.plugin.counted())
 
 
@@ -116,10 +120,16 @@ def test_loops_at_temperature_0_do_not_flatter_what_another_way_of_drafting_may_
     assert drafting.is_bound_measured
 
 
-def minutes(pod, count, *, loops=0, empty=0, temperature=0, requests=10):
+def reply(ending, *, prompt=None):
+    """A request that ended so; unless its ``prompt`` is given, it is like no other one."""
+    tokens = next(PROMPTS) if prompt is None else prompt
+    return SimpleNamespace(ending=ending, prompt_tokens=tokens, output_tokens=9, sampling="plain")
+
+
+def minutes(pod, number, *, loops=0, empty=0, temperature=0, requests=10):
     """So many minutes of ten requests each, of which some end badly."""
     bad = ["loop"] * loops + ["empty"] * empty
-    for _ in range(count):
+    for _ in range(number):
         finish(pod, *bad, *["normal"] * (requests - len(bad)), temperature=temperature)
         pod.poll(pod.plugin.counted(), seconds=59)
 
@@ -169,7 +179,7 @@ def test_a_fault_does_not_become_usual_while_traffic_is_too_low_to_judge():
         nonlocal at
         at += 60
         replies = ["loop"] * loop + ["normal"] * normal
-        endings.finished(at, "0", [SimpleNamespace(ending=one) for one in replies])
+        endings.finished(at, "0", list(map(reply, replies)))
         endings.mark(at)
         endings.judge(20)
 
@@ -192,13 +202,12 @@ def test_a_fault_of_more_than_a_day_does_not_become_usual_with_another_draft():
     endings = Endings(300.0, {})
     at = 0.0
 
-    def hours(count, loop, normal):
+    def hours(number, loop, normal):
         nonlocal at
         replies = ["loop"] * loop + ["normal"] * normal
-        requests = [SimpleNamespace(ending=one) for one in replies]
-        for _ in range(60 * count):
+        for _ in range(60 * number):
             at += 60
-            endings.finished(at, "0", requests)
+            endings.finished(at, "0", list(map(reply, replies)))
             endings.mark(at)
             endings.judge(20)
 
@@ -449,7 +458,7 @@ class Traffic:
         self.at += 60
         arrives = self._mean / 100
         replies = [
-            SimpleNamespace(ending="loop" if self._random.random() < share else "normal")
+            reply("loop" if self._random.random() < share else "normal")
             for _ in range(100)
             if self._random.random() < arrives
         ]
@@ -500,3 +509,94 @@ def test_requests_at_temperatures_of_which_little_is_known_are_not_compared():
     recent = {("0", "normal"): 10, ("1+", "loop"): 40}
 
     assert compare("loop", recent, REFERENCE, Reference.PAST, least=100) is None
+
+
+def worse(endings, at, replies):
+    """Whether more end badly than usual, once these have finished by ``at``."""
+    endings.finished(at, "0", replies)
+    endings.mark(at)
+    endings.judge(20)
+    return endings.report is not None and endings.report.is_worse
+
+
+@pytest.mark.parametrize(("are_alike", "is_worse"), [(True, False), (False, True)])
+def test_replies_that_are_alike_count_once_in_a_window(are_alike, is_worse):
+    """One prompt that loops and is sent again and again is one reply; as many prompts are a fault.
+
+    How many of all replies loop is said as it is.
+    """
+    endings = Endings(300.0, {})
+    for minute in range(30):
+        assert not worse(endings, 60.0 * minute, [reply("normal") for _ in range(20)])
+
+    prompt = 7 if are_alike else None
+    found = [
+        worse(endings, 60.0 * minute, [reply("loop", prompt=prompt) for _ in range(10)])
+        for minute in range(30, 35)
+    ]
+
+    assert any(found) == is_worse
+    assert endings.report.shares["loop"] > 0.3
+
+
+def test_what_is_alike_counts_again_in_the_next_window():
+    """Or a prompt that is always sent would be no part of the past."""
+    kinds = ReplyKinds(300.0)
+    counted = []
+    for minute in range(11):
+        kinds.drop(60.0 * minute)
+        counted.append(kinds.is_first(60.0 * minute, "0", reply("loop", prompt=7)))
+
+    assert counted == [True, *[False] * 4] * 2 + [True]
+
+
+def test_replies_that_differ_in_anything_that_is_told_are_not_alike():
+    first = reply("loop", prompt=7)
+    others = [
+        reply("normal", prompt=7),
+        reply("loop", prompt=8),
+        SimpleNamespace(**vars(first) | {"output_tokens": 10}),
+        SimpleNamespace(**vars(first) | {"sampling": "filtered"}),
+    ]
+    kinds = ReplyKinds(300.0)
+
+    assert all(kinds.is_first(0.0, "0", one) for one in (first, *others))
+    assert kinds.is_first(0.0, "0.7-1", first)
+    assert not kinds.is_first(0.0, "0", first)
+
+
+def test_the_kinds_of_replies_are_bounded_and_counted_again_once_they_are_forgotten():
+    kinds = ReplyKinds(300.0)
+    counted = sum(kinds.is_first(0.0, "0", reply("normal", prompt=n)) for n in range(12_000))
+    assert counted == 10_000
+
+    kinds.drop(300.0)
+    assert kinds.is_first(300.0, "0", reply("normal", prompt=0))
+
+
+@pytest.mark.parametrize(("hours_later", "is_worse"), [(24, False), (12, True)])
+def test_what_comes_each_day_at_this_time_is_worse_only_the_first_time(hours_later, is_worse):
+    """A job of the night; at another time it would be another cause."""
+    endings = Endings(300.0, {})
+    of_the_job = {
+        begin + minute for begin in (6 * 60, (6 + hours_later) * 60) for minute in range(60)
+    }
+    found = []
+    for minute in range(36 * 60):
+        loops = 6 * (minute in of_the_job)
+        replies = [reply("loop") for _ in range(loops)] + [reply("normal") for _ in range(10)]
+        found.append(worse(endings, 60.0 * minute, replies))
+
+    first, second = found[: 7 * 60 + 30], found[7 * 60 + 30 :]
+    assert (begun(first), any(second)) == (1, is_worse)
+
+
+def test_a_fault_that_lasts_for_days_does_not_become_usual_by_yesterday():
+    """It is found once, and goes on."""
+    endings = Endings(300.0, {})
+    for minute in range(3 * 24 * 60):
+        loops = 6 * (minute >= 6 * 60)
+        replies = [reply("loop") for _ in range(loops)] + [reply("normal") for _ in range(10)]
+        is_worse = worse(endings, 60.0 * minute, replies)
+
+    assert is_worse

@@ -133,11 +133,13 @@ GOOD, BAD = 24, 12  # accepted of 30 draft tokens, two more or fewer
 
 
 def served(*requests, speculation=GREEDY, polls=40):
-    """The codes of what was found once each of ``requests`` finished at each poll.
+    """The codes of what was found once each of ``requests`` finished at each of 40 polls.
 
-    The numbers are the plug-ins'.
+    That takes a quarter of an hour, and the numbers are the plug-ins'.
     """
-    server = Server(thresholds={"min_drafts_per_second": 0.1}, plugin={"adapters": True})
+    server = Server(
+        thresholds={"min_drafts_per_second": 0.1}, plugin={"adapters": True}, latency_window=1000
+    )
     plugins = [
         PluginEnd(server, number, engine=number, speculation=speculation) for number in (0, 1)
     ]
@@ -147,7 +149,7 @@ def served(*requests, speculation=GREEDY, polls=40):
             changes = {"accepted_tokens": GOOD, "temperature": 0} | request
             changes["accepted_tokens"] += 2 * (number % 3 - 1) if changes["accepted_tokens"] else 0
             plugins[changes.pop("engine", 0)].finish(**changes)
-        server.poll(*(plugin.counted() for plugin in plugins))
+        server.poll(*(plugin.counted() for plugin in plugins), seconds=24.0)
     return [finding.code for finding in server.model().findings]
 
 
@@ -274,8 +276,8 @@ def test_an_adapter_that_gains_and_could_gain_more_is_advice_without_routing():
 
 def test_facts_come_last_and_hide_no_advice():
     """The costliest group is shown, unless another one loses."""
-    fact = group("output", "structured", difference=difference(0.6, 0.85, drafted=2000))
-    loss = group("adapter", "legal", difference=difference(0.4, 0.6, drafted=400))
+    fact = group("output", "structured", difference=difference(0.6, 0.85, share=2 / 3))
+    loss = group("adapter", "legal", difference=difference(0.4, 0.6, share=0.13))
     tokens = replace(MANY, tokens=replace(FEWER, best_seconds=0.0295))
     report = pod(groups=(fact, loss), advice=tokens)
 
@@ -303,8 +305,14 @@ def test_room_is_told_in_requests_where_a_baseline_knows_the_plain_cache():
 
 def test_findings_come_by_what_they_cost():
     """Hot requests are half of the draft tokens, and the adapter's a tenth."""
-    adapter = group("adapter", "legal", difference=difference(0.3, 0.7, drafted=300))
+    adapter = group("adapter", "legal", difference=difference(0.3, 0.7, share=0.1))
     assert codes(pod(groups=(adapter,), hot=0.4), traffic()) == ["greedy_drafting", "adapter"]
+
+
+@pytest.mark.parametrize(("requests", "found"), [(60, []), (300, ["greedy_drafting"])])
+def test_hot_requests_that_accept_enough_must_accept_certainly_less(requests, found):
+    """Sixty of each, at 70 and 80 %, are three errors apart: chance, among so many looks."""
+    assert codes(pod(hot=0.7, cold=0.8), traffic(0.8, 0.7, requests=requests)) == found
 
 
 SAMPLED = {

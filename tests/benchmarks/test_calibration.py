@@ -1,12 +1,16 @@
 """What verdicts are calibrated with: the traffic is as it says, and so are the bounds."""
 
+from collections import Counter
 from itertools import chain
 from statistics import fmean, stdev
 
 import pytest
 
+from benchmarks.calibration.endings import Pod
+from benchmarks.calibration.groups import Mix
 from benchmarks.calibration.rates import most_events
 from benchmarks.calibration.requests import SCATTER, Traffic
+from sidecar.analysis.certainty.sums import Sums
 
 HOURS = 6 * 3600.0
 
@@ -53,3 +57,53 @@ def test_a_rate_falls_when_it_is_said_to():
 
     assert fmean(windows[:36]) == pytest.approx(0.65, abs=0.01)
     assert fmean(windows[36:]) == pytest.approx(0.42, abs=0.01)
+
+
+def groups(mix, **wanted):
+    """The requests of a mix that are in these groups, and their rate, in its last three hours."""
+    ended = [
+        one
+        for kinds in list(mix.polls(0, HOURS))[360:]
+        for kind, same in kinds.items()
+        if wanted.items() <= dict(kind.groups).items()
+        for one in same
+    ]
+    sums = Sums.of([one.drafted for one in ended], [one.accepted for one in ended])
+    return sums.requests, sums.rate
+
+
+def test_only_structured_output_costs_and_long_prompts_are_mostly_structured():
+    """So that long prompts accept less, and none of it is theirs."""
+    mix = Mix(600, costs=0.1, falls_at=HOURS / 2, is_confounded=True)
+    long, long_rate = groups(mix, prompt_tokens="8k-32k")
+    both, both_rate = groups(mix, prompt_tokens="8k-32k", output="structured")
+    _, free_rate = groups(mix, output="free")
+
+    assert both / long == pytest.approx(0.8, abs=0.03)
+    assert (both_rate, free_rate) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.6, abs=0.01))
+    assert long_rate < 0.54
+    _, before = groups(Mix(600), output="structured")
+    assert before == pytest.approx(0.6, abs=0.01)
+
+
+@pytest.mark.parametrize("alike", [1, 20])
+def test_replies_come_as_often_alike_as_said(alike):
+    replies = list(chain.from_iterable(Pod(300, 0.1, alike).polls(0, HOURS)))
+    kinds = Counter(replies).values()
+
+    assert len(replies) == pytest.approx(72 * 300, rel=0.06)
+    # a few of those that loop have equal prompts by chance
+    assert len(replies) / len(kinds) == pytest.approx(alike, rel=0.12)
+    assert fmean(one.ending == "loop" for one in replies) == pytest.approx(0.1, rel=0.25)
+
+
+def test_a_job_comes_for_an_hour_of_each_day():
+    """It sends as many replies as all others, and they loop as often as said."""
+    polls = list(Pod(300, 0.0, job=0.4).polls(0, 2 * 86_400.0))
+    loops = [sum(one.ending == "loop" for one in replies) for replies in polls]
+
+    for day in range(2):
+        of_day = loops[day * 5760 : (day + 1) * 5760]
+        told = [number / 240 for number, count in enumerate(of_day) if count]
+        assert (told[0], told[-1]) == (pytest.approx(10, abs=0.3), pytest.approx(11, abs=0.3))
+        assert sum(of_day) == pytest.approx(12 * 300 * 0.4, rel=0.1)

@@ -205,9 +205,9 @@ def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
     )
 
 
-def difference(rate, others, error=0.01, drafted=1000):
+def difference(rate, others, error=0.01, share=1 / 3):
     """Of the acceptance rate from that of the others."""
-    return Difference(rate, others, error, drafted)
+    return Difference(rate, others, error, share)
 
 
 def group(by, name, rate=0.6, *, share=0.5, difference=None, without_drafts=False):

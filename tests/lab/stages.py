@@ -12,14 +12,17 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.installation import installed
+from sidecar.analysis.split.group_watch import SPANS
 from tests.demo.http_traffic import WORDS, each_sent, exchange
 from tests.lab.conftest import Lab, idle, page_until, sidecar
 
 REQUESTS, CLIENTS = 300, 6
+COMPARED = {"long_prompts", "one_engine", "sampling"}
 COLD_AND_HOT = [{"temperature": temperature} for temperature in (0, 0.6, 1.0)]
 FILTERS = {"top_k": 20, "top_p": 0.8}
 PROBABILISTIC = {"draft_sample_method": "probabilistic"}
@@ -53,6 +56,11 @@ class Stage:
     options: tuple = ()
     noise: float | None = None  # on the draft's output weights, as a share of their spread
     long: int = 0  # words of every second prompt
+
+    @property
+    def seconds(self):
+        """For how long its requests are sent: groups of them are compared over 15 minutes."""
+        return SPANS[0] + 60 if self.finding in COMPARED else 0
 
 
 def custom(finding, proposer, options=(), **more):
@@ -145,6 +153,16 @@ async def send(url, stage):
     await idle(url)
 
 
+async def send_all(url, stage):
+    """Sends as often as the stage needs; returns the number of requests."""
+    begun = time.monotonic()
+    sent = 0
+    while not sent or time.monotonic() - begun < stage.seconds:
+        await send(url, stage)
+        sent += REQUESTS
+    return sent
+
+
 async def staged(name, stage):
     """Runs one and prints its row.
 
@@ -156,10 +174,9 @@ async def staged(name, stage):
         try:
             await vllm.start()
             async with sidecar(vllm, thresholds__min_requests="20") as ours:
-                await send(vllm.url, stage)
+                sent = await send_all(vllm.url, stage)
                 await page_until(
-                    ours,
-                    lambda page: page.sum("specdec_request_duration_seconds_count") == REQUESTS,
+                    ours, lambda page: page.sum("specdec_request_duration_seconds_count") == sent
                 )
                 (model,) = (await ours.status())["models"]
         finally:

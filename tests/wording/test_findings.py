@@ -168,7 +168,7 @@ def test_structured_output_says_why_the_grammar_matters_and_what_knows_more_of_i
     assert (
         structured.what
         == "Requests with structured output accept 45% of their draft tokens, 25 ± 4 points less"
-        " than the 70% of those without it at the same temperatures."
+        " than the 70% of those without it that are otherwise alike."
     )
     assert structured.remedy.startswith("Try n-gram or suffix decoding, which repeats keys")
     assert structured.remedy.endswith("route these requests to pods that do not speculate.")

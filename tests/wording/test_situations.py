@@ -119,7 +119,7 @@ def judged_model(pod):
     groups = ()
     if pod.lower:
         (by, name), rate, others = pod.lower
-        lower = difference(rate, others, drafted=1500)
+        lower = difference(rate, others, share=0.5)
         groups = (group(by, name, rate, difference=lower),)
 
     pods_engine = engine(

@@ -38,6 +38,15 @@ class Spread:
         """The standard error of the rate of so many."""
         return math.sqrt(self.variance * self.factor / requests)
 
+    def variance_of(self, sums: Sums) -> float:
+        """That of the rate of these requests: as they differ, at least as all of the traffic does.
+
+        A few that happen to be alike are no more certain than others.
+        """
+        usual = self.variance / sums.requests
+        own = sums.variance if sums.requests > 1 else 0.0
+        return self.factor * max(own, usual)
+
 
 class SpreadWatch:
     """Learns the spread of one kind of traffic; what is old is forgotten, so memory is constant.

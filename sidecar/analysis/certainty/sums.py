@@ -58,4 +58,4 @@ class Sums(NamedTuple):
 
 def total(cells: Iterable[Sums]) -> Sums:
     """All of them together."""
-    return sum(cells, Sums())
+    return Sums(*map(sum, zip(*cells, strict=True)))

@@ -1,37 +1,58 @@
-"""Whether some requests accept less than the others at the same temperatures.
+"""Whether some requests accept less than others that are otherwise alike.
 
-This is judged from the requests that finished.
+A stratum has requests that differ in nothing that is told but the group: so a group is not blamed
+for another one's requests. This is judged from the requests that finished.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import NormalDist
 from typing import Final, NamedTuple
 
+from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.certainty.sums import Sums, total
-from sidecar.analysis.evidence import CONFIDENCE
 
+CERTAIN: Final = 4.5
+"""Errors from which on a difference is told: many groups are compared, at every poll."""
+CLEARLY: Final = 0.05
+"""A difference of acceptance rates that matters."""
+_GOES_ON: Final = 0.5  # of both, for a difference that has been told
 _FEWEST: Final = 5  # requests on each side for a stratum to be compared
-_CLEARLY: Final = 0.05  # a difference of acceptance rates that matters
 # share of the group's draft tokens that must be in strata that can be compared
 _LEAST_COMPARED: Final = 0.5
 
-Cell = tuple[Hashable, str]  # the stratum and the group
+ENGINE: Final = "engine"  # divides requests as a table does
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What requests have in common: all that a group is told by, and their engine.
+
+    ``groups`` has the group in each table that the plug-in tells.
+    """
+
+    temperature: str
+    engine: str
+    groups: tuple[tuple[str, str], ...]
+
+
+Cells = Mapping[Kind, Sums]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
     """The acceptance ``rate`` of a group's requests, and that of the ``others``.
 
     The others are in the same strata and weighted alike. ``error`` is the standard error of their
-    difference, ``needed`` how many of it chance seldom exceeds; ``drafted`` of the group's draft
-    tokens were compared.
+    difference, ``share`` the group's share of all draft tokens, as far as they were compared.
+    ``was_lower``: it had been told before, and takes less to go on.
     """
 
     rate: float
     others: float
     error: float
-    drafted: int
-    needed: float = CONFIDENCE
+    share: float
+    was_lower: bool = False
 
     @property
     def value(self) -> float:
@@ -41,54 +62,103 @@ class Difference(NamedTuple):
     @property
     def is_clearly_lower(self) -> bool:
         """Whether it is below 0 by more than chance, and by enough to matter."""
-        return self.value < -_CLEARLY and self.value + self.needed * self.error < 0
+        part = _GOES_ON if self.was_lower else 1.0
+        return self.value < -part * CLEARLY and self.value + part * CERTAIN * self.error < 0
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether it speaks against a group that accepts less."""
+        return self.value - self.error > -_GOES_ON * CLEARLY
 
 
-def differences(cells: Mapping[Cell, Sums], min_requests: int) -> Mapping[str, Difference]:
-    """Each group that can be compared with all others.
+class _Pair(NamedTuple):
+    """The group's requests in a stratum, all others there, and how such requests differ."""
 
-    Both sides need at least ``min_requests`` requests.
+    mine: Sums
+    rest: Sums
+    spread: Spread
+
+
+def differences(
+    by: str, cells: Cells, spreads: Mapping[str, Spread], min_requests: int
+) -> Mapping[str, Difference]:
+    """Each group of the table ``by``, or engine, that can be compared with all others.
+
+    Both sides need at least ``min_requests`` requests. ``spreads`` is by temperature.
     """
-    strata: dict[Hashable, dict[str, Sums]] = {}
-    for (stratum, group), sums in cells.items():
-        strata.setdefault(stratum, {})[group] = sums
+    strata: dict[Kind, dict[str, list[Sums]]] = {}
+    for kind, sums in cells.items():
+        stratum, group = _divided(by, kind)
+        if group is not None:
+            strata.setdefault(stratum, {}).setdefault(group, []).append(sums)
 
-    pairs: dict[str, list[tuple[Sums, Sums]]] = {}
-    for groups in strata.values():
+    pairs: dict[str, list[_Pair]] = {}
+    for stratum, parts in strata.items():
+        groups = {group: total(same) for group, same in parts.items()}
         everything = total(groups.values())
+        spread = spreads.get(stratum.temperature, Spread())
         for group, sums in groups.items():
-            pairs.setdefault(group, []).append((sums, everything - sums))
+            pairs.setdefault(group, []).append(_Pair(sums, everything - sums, spread))
 
-    known = {
-        group: difference
-        for group in sorted(pairs)
-        if (difference := _difference(pairs[group], min_requests))
-    }
-
-    # Of many groups, some differ by two standard errors by chance (Bonferroni).
-    chance = NormalDist().cdf(-CONFIDENCE) / max(len(known) - 1, 1)
-    needed = -NormalDist().inv_cdf(chance)
-    return {group: difference._replace(needed=needed) for group, difference in known.items()}
+    drafted = total(cells.values()).drafted
+    found = {group: _difference(pairs[group], drafted, min_requests) for group in sorted(pairs)}
+    return {group: one for group, one in found.items() if one is not None}
 
 
-def _difference(pairs: Sequence[tuple[Sums, Sums]], min_requests: int) -> Difference | None:
+def _divided(by: str, kind: Kind) -> tuple[Kind, str | None]:
+    """The stratum, which has everything but the group, and the group; None if it is not told.
+
+    Requests of all engines are compared, except between engines.
+    """
+    if by == ENGINE:
+        return replace(kind, engine=""), kind.engine
+    group = next((group for table, group in kind.groups if table == by), None)
+    others = tuple(one for one in kind.groups if one[0] != by)
+    return Kind(kind.temperature, "", others), group
+
+
+def _difference(pairs: Sequence[_Pair], drafted: int, min_requests: int) -> Difference | None:
     """The difference of a group from the others in each stratum.
 
     It is weighted by the group's draft tokens: only the rates differ then.
     """
-    compared = [
-        (mine, rest) for mine, rest in pairs if min(mine.requests, rest.requests) >= _FEWEST
-    ]
-    drafted = sum(mine.drafted for mine, _ in compared)
-    least = _LEAST_COMPARED * sum(mine.drafted for mine, _ in pairs)
-    is_enough = all(
-        sum(side.requests for side in sides) >= min_requests
-        for sides in zip(*compared, strict=True)
+    compared = [one for one in pairs if min(one.mine.requests, one.rest.requests) >= _FEWEST]
+    own = sum(one.mine.drafted for one in compared)
+    least = _LEAST_COMPARED * sum(one.mine.drafted for one in pairs)
+    fewest = min(
+        sum(one.mine.requests for one in compared), sum(one.rest.requests for one in compared)
     )
-    if not compared or not is_enough or drafted < least:
+    if not compared or fewest < min_requests or own < least:
         return None
 
-    rate = sum(mine.accepted for mine, _ in compared) / drafted
-    others = sum(mine.drafted * rest.rate for mine, rest in compared) / drafted
-    variance = sum(mine.drafted**2 * (mine.variance + rest.variance) for mine, rest in compared)
-    return Difference(rate, others, sqrt(variance) / drafted, drafted)
+    rate = sum(one.mine.accepted for one in compared) / own
+    others = sum(one.mine.drafted * one.rest.rate for one in compared) / own
+    variance = sum(
+        one.mine.drafted**2 * (one.spread.variance_of(one.mine) + one.spread.variance_of(one.rest))
+        for one in compared
+    )
+    return Difference(rate, others, sqrt(variance) / own, own / drafted)
+
+
+def marginal(by: str, cells: Cells) -> Mapping[tuple[str, str], Sums]:
+    """By temperature and the group in the table ``by``."""
+    sums: dict[tuple[str, str], Sums] = {}
+    for kind, one in cells.items():
+        for table, group in kind.groups:
+            if table == by:
+                key = kind.temperature, group
+                sums[key] = sums.get(key, Sums()) + one
+    return sums
+
+
+def told(known: Iterable[Difference], *, was_lower: bool) -> Difference | None:
+    """The difference that is told of those over several spans, the shortest first.
+
+    The first that is clearly lower, unless the most recent requests contradict it; else the last.
+    """
+    spans = [replace(one, was_lower=was_lower) for one in known]
+    if not spans:
+        return None
+    if spans[0].contradicts:
+        return spans[0]
+    return next((one for one in spans if one.is_clearly_lower), spans[-1])

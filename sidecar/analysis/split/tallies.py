@@ -195,8 +195,8 @@ class GroupReport:
     """One model's requests in one group.
 
     ``by`` is one of the tables ``GROUPED``; ``tally`` is as above.
-    ``difference`` is how far the acceptance of those that finished in the window lies above that of
-    the model's other requests at the same temperatures; None if too few can be compared.
+    ``difference`` is how far the acceptance of those that finished lately lies above that of the
+    model's other requests that are otherwise alike; None if too few can be compared.
     ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
     """
 
@@ -209,7 +209,7 @@ class GroupReport:
 
     @property
     def accepts_less(self) -> bool:
-        """Whether its acceptance is clearly below that of the others at the same temperatures."""
+        """Whether its acceptance is clearly below that of others that are otherwise alike."""
         return self.difference is not None and self.difference.is_clearly_lower
 
 

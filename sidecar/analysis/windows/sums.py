@@ -49,6 +49,11 @@ class SlidingSums(Generic[Key, Value]):
             for key, value in growth.items():
                 sums[key] = sums[key] + value if key in sums else value
 
+    @property
+    def since(self) -> float | None:
+        """The time of the oldest that is in it; None if it is empty."""
+        return self._slices[0].start if self._slices else None
+
     def drop(self, now: float) -> None:
         """Forgets what is older than the window that ends at ``now``."""
         was_set_back = bool(self._slices) and now < self._slices[-1].end

@@ -1,0 +1,257 @@
+"""``python -m benchmarks.calibration groups``: which groups are said to accept less, and how soon.
+
+Each line is traffic with four ways to tell requests apart, polled every 30 s. ``--days``
+and ``--falls`` set how many are simulated of each line, ``--only`` some lines; seeds are 0, 1, …
+It ends with 1 if a line is on the wrong side of its bar by what was seen.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final, NamedTuple
+
+from benchmarks.calibration.rates import in_parallel, most_events, rate
+from benchmarks.calibration.requests import POLL, SCATTER, WINDOW, Ended, ended
+from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.sums import Sums, total
+from sidecar.analysis.split.group_watch import GroupWatch
+from sidecar.analysis.split.strata import Kind
+
+_DAY: Final = 86_400.0
+_BEFORE: Final = 3 * 3600.0  # seconds of traffic before anything counts
+_LONGEST: Final = 4 * 3600.0  # seconds after which an effect counts as not found
+_MIN_REQUESTS: Final = 20
+_SESSION: Final = 5  # requests
+_SIMILAR: Final = 0.7  # correlation of two requests of a session
+_PAUSE: Final = 20.0  # mean seconds between two requests of a session
+_TEMPERATURES: Final = {"0": 0.5, "0.7-1": 0.5}
+_PROMPTS: Final = {"0-512": 0.3, "512-2k": 0.3, "2k-8k": 0.25, "8k-32k": 0.15}
+_LONG: Final = "8k-32k"
+_ADAPTERS: Final = {"none": 0.8, "legal": 0.2}
+_FILTERED: Final = 0.3  # of those that sample
+_STRUCTURED: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A pod's requests; ``requests`` are the mean number in five minutes.
+
+    From ``falls_at`` seconds on, structured output accepts less by ``costs``. ``is_confounded``:
+    most long prompts are structured, and few others.
+    """
+
+    requests: float
+    rate: float = 0.6
+    has_sessions: bool = False
+    costs: float = 0.0
+    falls_at: float = 0.0
+    is_confounded: bool = False
+
+    def polls(self, seed: int, seconds: float) -> Iterator[Mapping[Kind, Sequence[Ended]]]:
+        """What has finished by each poll, by kind."""
+        random = Random(f"mix {seed}")
+        count = int(seconds / POLL)
+        arrived: list[list[tuple[Kind, float]]] = [[] for _ in range(count)]
+        for at, kind, own in self._arrivals(random, seconds):
+            arrived[int(at / POLL)].append((kind, own))
+
+        for poll, requests in enumerate(arrived):
+            costs = self.costs if poll * POLL >= self.falls_at else 0.0
+            kinds: dict[Kind, list[Ended]] = {}
+            for kind, own in requests:
+                mean = self.rate - costs * (("output", "structured") in kind.groups)
+                kinds.setdefault(kind, []).append(ended(random, mean + own))
+            yield kinds
+
+    def _arrivals(self, random: Random, seconds: float) -> Iterator[tuple[float, Kind, float]]:
+        """Each request's time, its kind, and how far its acceptance is from the mean."""
+        size = _SESSION if self.has_sessions else 1
+        mean = WINDOW * size / self.requests
+        shared = SCATTER * math.sqrt(_SIMILAR) if self.has_sessions else 0.0
+        own = math.sqrt(SCATTER**2 - shared**2)
+        at = random.expovariate(1 / mean)
+        while at < seconds:
+            of_session = random.gauss(0, shared) if shared else 0.0
+            kind = self._kind(random)
+            when = at
+            for _ in range(size):
+                if when < seconds:
+                    yield when, kind, of_session + random.gauss(0, own)
+                when += random.expovariate(1 / _PAUSE)
+            at += random.expovariate(1 / mean)
+
+    def _kind(self, random: Random) -> Kind:
+        temperature = _drawn(random, _TEMPERATURES)
+        prompt = _drawn(random, _PROMPTS)
+        structured = _STRUCTURED
+        if self.is_confounded:
+            structured = 0.8 if prompt == _LONG else 0.1
+        sampling = "greedy"
+        if temperature != "0":
+            sampling = "filtered" if random.random() < _FILTERED else "plain"
+        return Kind(
+            temperature,
+            "0",
+            (
+                ("prompt_tokens", prompt),
+                ("output", "structured" if random.random() < structured else "free"),
+                ("sampling", sampling),
+                ("adapter", _drawn(random, _ADAPTERS)),
+            ),
+        )
+
+
+def _drawn(random: Random, shares: Mapping[str, float]) -> str:
+    return random.choices([*shares], [*shares.values()])[0]
+
+
+class _Pod:
+    """The groups of one model as the sidecar follows them."""
+
+    def __init__(self) -> None:
+        self.at = 1e6
+        self._watch = GroupWatch()
+        self._pasts = {temperature: PastWatch() for temperature in _TEMPERATURES}
+
+    def poll(self, kinds: Mapping[Kind, Sequence[Ended]]) -> frozenset[str]:
+        """The groups that accept less, as of the next poll."""
+        self.at += POLL
+        cells = {
+            kind: Sums.of([one.drafted for one in same], [one.accepted for one in same])
+            for kind, same in kinds.items()
+        }
+        for temperature, past in self._pasts.items():
+            sums = total(one for kind, one in cells.items() if kind.temperature == temperature)
+            past.grow(Counted(sums.requests, sums.drafted, sums.accepted))
+            past.finished(sums)
+            past.mark(self.at)
+        if cells:
+            self._watch.add(self.at, cells)
+        spreads = {temperature: past.spread for temperature, past in self._pasts.items()}
+        self._watch.judge(self.at, spreads, _MIN_REQUESTS)
+        return frozenset(
+            group
+            for groups in self._watch.differences.values()
+            for group, difference in groups.items()
+            if difference.is_clearly_lower
+        )
+
+
+class Day(NamedTuple):
+    """Findings that begin in a day: on any group, and on the long prompts."""
+
+    findings: int
+    long: int
+
+
+def day(mix: Mix, seed: int) -> Day:
+    """A pod-day, after some hours."""
+    pod = _Pod()
+    lower = [pod.poll(kinds) for kinds in mix.polls(seed, _BEFORE + _DAY)]
+    first = int(_BEFORE / POLL)
+    begun = [lower[at] - lower[at - 1] for at in range(first, len(lower))]
+    return Day(sum(map(len, begun)), sum(_LONG in groups for groups in begun))
+
+
+def minutes_until_found(mix: Mix, seed: int) -> float:
+    """From when structured output begins to accept less; four hours if it is not found."""
+    pod = _Pod()
+    for number, kinds in enumerate(mix.polls(seed, mix.falls_at + _LONGEST)):
+        since = number * POLL - mix.falls_at
+        if "structured" in pod.poll(kinds) and since > 0:
+            return since / 60
+    return _LONGEST / 60
+
+
+@dataclass(frozen=True)
+class _Stays:
+    """Bars are findings a pod-day: on any group, and on long prompts."""
+
+    mix: Mix
+    findings: float | None = None
+    long: float | None = None
+
+
+def _stays() -> Iterator[_Stays]:
+    for level in (0.53, 0.65):
+        for requests in (150, 600):
+            for has_sessions in (False, True):
+                yield _Stays(Mix(requests, level, has_sessions), 0.1)
+    for requests in (150, 600):
+        yield _Stays(Mix(requests, costs=0.1, is_confounded=True), None, 0.1)
+
+
+def _falls() -> Iterator[tuple[Mix, float | None]]:
+    for requests, within in ((600, 15), (150, 75)):
+        for has_sessions in (False, True):
+            mix = Mix(requests, 0.6, has_sessions, costs=0.1, falls_at=_BEFORE)
+            yield mix, None if has_sessions else within
+
+
+def _name(mix: Mix) -> str:
+    kind = "sessions" if mix.has_sessions else "independent"
+    confounded = ", confounded" if mix.is_confounded else ""
+    costs = f", structured output costs {100 * mix.costs:g} points" if mix.costs else ""
+    return f"{mix.rate:g}, {mix.requests:g} requests, {kind}{costs}{confounded}"
+
+
+def _said(value: float, bar: float | None) -> str:
+    if bar is None:
+        return ""
+    return f" ≤ {bar:g}" if value <= bar else f" > {bar:g} **missed**"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the tables; returns 1 if a line misses its bar."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration groups")
+    parser.add_argument("--days", type=int, default=10, help="of each line (default: 10)")
+    parser.add_argument("--falls", type=int, default=20, help="of each line (default: 20)")
+    parser.add_argument("--only", default="", help="lines whose name has this")
+    parser.add_argument("--processes", type=int, default=1)
+    arguments = parser.parse_args(argv)
+
+    begun = time.monotonic()
+    missed = 0
+    print(
+        "| traffic | findings a day | at most (95 %) | on long prompts |\n|---|---|---|---|",
+        flush=True,
+    )
+    for line in _stays() if arguments.days else ():
+        name = _name(line.mix)
+        if arguments.only not in name:
+            continue
+        days = in_parallel(partial(day, line.mix), range(arguments.days), arguments.processes)
+        found = sum(one.findings for one in days)
+        long = sum(one.long for one in days) / len(days)
+        said = _said(found / len(days), line.findings), _said(long, line.long)
+        missed += sum("missed" in one for one in said)
+        bound = most_events(found) / len(days)
+        print(
+            f"| {name} | {found / len(days):.2f}{said[0]} | {bound:.2f} | {long:.2f}{said[1]} |",
+            flush=True,
+        )
+
+    print(
+        "\n| begins to cost | median | 80 % | 95 % | in time |\n|---|---|---|---|---|", flush=True
+    )
+    for mix, within in _falls() if arguments.falls else ():
+        name = _name(mix)
+        if arguments.only not in name:
+            continue
+        work = partial(minutes_until_found, mix)
+        times = sorted(in_parallel(work, range(arguments.falls), arguments.processes))
+        middle, most, nearly = (times[int(share * (len(times) - 1))] for share in (0.5, 0.8, 0.95))
+        in_time = ""
+        if within is not None:
+            seen = rate(one <= within for one in times)
+            ok = "ok" if seen.share >= 0.8 else "**missed**"
+            missed += ok != "ok"
+            in_time = f"{seen.share:.0%} (at least {seen.at_least:.0%}) in {within:g} min {ok}"
+        print(f"| {name} | {middle:.0f} min | {most:.0f} | {nearly:.0f} | {in_time} |", flush=True)
+
+    print(f"\n{time.monotonic() - begun:.0f} s")
+    return 1 if missed else 0

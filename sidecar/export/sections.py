@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from math import log2
 
-from sidecar.analysis.engine.latency import Latency, gap_growth
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
@@ -25,6 +25,7 @@ from sidecar.wording.change import CHANGE, change_rows, change_sentence, specula
 from sidecar.wording.notes import judgement_note, model_notes, verdict_words
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.pressure import gap_text, pressures
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 from sidecar.wording.tables import (
     LOWER,
@@ -146,22 +147,13 @@ def _latencies(
         (
             phase.upper(),
             *shown_quantiles(measured, latency),
-            _gap(measured, baselines.get(phase, {})),
+            gap_text(measured, baselines.get(phase, {})),
         )
         for phase, measured in latencies.items()
     ]
 
     table = _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
     return table or '<p class="facts">No requests in the window.</p>'
-
-
-def _gap(measured: Latency, baseline: Mapping[float, float]) -> str:
-    growth = gap_growth(measured, baseline)
-    if measured.gap_seconds is None:
-        gap = shown_quantiles(measured, latency)[-1]
-    else:
-        gap = latency(measured.gap_seconds)
-    return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
 
 
 def model_section(
@@ -246,43 +238,12 @@ def _remedy(told: Sequence[Explanation]) -> str:
 
 def _tiles(model: ModelReport) -> str:
     """The KV cache, latencies and the queue: of the engine where each is worst."""
-    engines = model.engines
-    peaks = [engine.kv_cache_peak for engine in engines if engine.kv_cache_peak is not None]
-    running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
-    waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
-    capacity = model.kv_cache_capacity_tokens
-    tokens = "" if capacity is None else f"of {capacity:,} tokens"
-
-    tiles = [("KV cache, peak", percent(max(peaks)), tokens)] if peaks else []
-    tiles += _worst_latency(model, Phase.TPOT, "P99 - P50 per token")
-    tiles += _worst_latency(model, Phase.TTFT, "First token, P99")
-    if any(engine.gauges for engine in engines):
-        tiles.append(("Waiting", f"{waiting:,.0f}", f"{running:,.0f} running"))
-
     shown = "".join(
-        f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{escape(small)}</small>'
+        f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{escape(beside)}</small>'
         "</div>"
-        for name, number, small in tiles
+        for name, number, beside in pressures(model)
     )
     return f'<div class="tiles">{shown}</div>' if shown else ""
-
-
-def _worst_latency(model: ModelReport, phase: Phase, name: str) -> list[tuple[str, str, str]]:
-    """The tile of a phase, by vLLM's buckets; none without requests."""
-    found = [engine.latencies[phase] for engine in model.engines if phase in engine.latencies]
-    if not found:
-        return []
-
-    if phase is Phase.TTFT:
-        worst = max(found, key=lambda one: one.quantiles[0.99])
-    else:
-        worst = max(found, key=lambda one: one.gap_seconds or 0.0)
-    half, _, most = shown_quantiles(worst, latency)
-    if phase is Phase.TTFT:
-        return [(name, most, f"P50 {half}, by bucket")]
-    return [
-        (name, _gap(worst, model.plain_latencies.get(phase, {})), f"{half} to {most}, by bucket")
-    ]
 
 
 def _plain(model: ModelReport, plugin: PluginReport, said: str) -> str:

@@ -67,7 +67,7 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     return {
         **as_json(model),
         **_verdict(model.judgement),
-        "pressure": [list(one) for one in pressures(model)],
+        "pressure": [[one.name, one.number, one.beside] for one in pressures(model)],
         "checklist_text": as_json(says),
         "notes": [*model_notes(model), *replies, *no_split, *hints(model), *made],
         "explanations": as_json(tuple(explanations(model))),

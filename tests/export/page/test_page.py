@@ -119,7 +119,7 @@ async def served(report):
     """The page's address, and what it shows: ``site.report`` may change."""
 
     site = SimpleNamespace(report=report)
-    async with TestServer(make_web(lambda: reports.shown(site.report), lambda: True)) as server:
+    async with TestServer(make_web(lambda: reports.with_hour(site.report), lambda: True)) as server:
         site.url = str(server.make_url("/"))
         yield site
 

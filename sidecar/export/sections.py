@@ -505,13 +505,20 @@ def _prices(model: ModelReport) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose rows begin with what they are about; empty without rows."""
-    lines = [_row("td", header), *(_row("td class=number", row) for row in rows)]
+    heads = "".join(_head("col", name) for name in header)
+    lines = [f"<tr>{heads}</tr>", *map(_row, rows)]
     return f"<table>{''.join(lines)}</table>" if rows else ""
 
 
-def _row(cell: str, texts: Sequence[str]) -> str:
-    first, *others = map(escape, texts)
-    return f"<tr><th>{first}</th>{''.join(f'<{cell}>{text}</td>' for text in others)}</tr>"
+def _row(texts: Sequence[str]) -> str:
+    first, *others = texts
+    cells = "".join(f"<td class=number>{escape(text)}</td>" for text in others)
+    return f"<tr>{_head('row', first)}{cells}</tr>"
+
+
+def _head(scope: str, text: str) -> str:
+    """What a column or a row is about; the corner is about nothing."""
+    return f"<th scope={scope}>{escape(text)}</th>" if text else "<td></td>"
 
 
 def marked(note: str) -> str:

@@ -189,7 +189,7 @@ def _how_much() -> stat.Panel:
         Query(f"{_BREAK_EVEN} and {WORST} {answering}", "breaks even at"),
         Query(f"{JUDGED_BY_ACCEPTANCE} * {_RULE} and {WORST} {answering}", "rule of thumb"),
         unit=SHARE,
-        empty="no reference, too few drafts",
+        empty="nothing judged now",
     )
 
 

@@ -134,7 +134,7 @@ def read(tmp_path_factory):
         ),
         ("alone-down", PAYS, [("1 of 1 pods", "unknown: pod missing", "#a352cc")]),
         ("alone-down", LIVE, [("1 of 1 pods", "vLLM or sidecar down", "red")]),
-        ("alone-down", HOW_MUCH, "no reference, too few drafts"),
+        ("alone-down", HOW_MUCH, "nothing judged now"),
         ("just-down", HOW_MUCH, [("down, by a baseline", "1.4")]),
         ("plain", PAYS, [("1 of 1 pods", "does not speculate", "#6e7079")]),
         ("plain", BANDS, [("all", "does not speculate", "#6e7079")]),
@@ -159,7 +159,7 @@ def read(tmp_path_factory):
         ("mixed-measured", PAYS, [("1 of 1 pods", "not everywhere", "orange")]),
         ("half-measured", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
         ("idle", PAYS, [("1 of 1 pods", "no verdict yet", "#6e7079")]),
-        ("idle", HOW_MUCH, "no reference, too few drafts"),
+        ("idle", HOW_MUCH, "nothing judged now"),
     ],
 )
 def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, shown):

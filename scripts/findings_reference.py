@@ -16,8 +16,7 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 _WHY: Final = _ROOT / "docs" / "why.md"
 _RUNBOOKS: Final = _ROOT / "alerts" / "runbooks"
 _TABLE: Final = "| finding | what it is | what to change | runbook |\n"
-_LEAD_HERE: Final = "These findings lead here:\n"
-_NEXT_SECTION: Final = "## When to ignore it\n"
+_LEAD_HERE: Final = "\n### Findings that lead here\n"
 
 
 def why_page(page: str) -> str:
@@ -41,15 +40,9 @@ def _rows() -> Iterator[str]:
 
 
 def runbook_page(page: str, name: str) -> str:
-    """The runbook ``name`` with the list of its findings, if it has any, and otherwise unchanged.
-
-    Raises:
-        ValueError: the section that follows the list is missing.
-    """
-    written = page.find(_LEAD_HERE)
-    following = page.index(_NEXT_SECTION)
-    before = page[: following if written < 0 else written]
-    return f"{before}{_lead_to(name)}{page[following:]}"
+    """The runbook ``name`` with the list of its findings at its end, and otherwise unchanged."""
+    before, _, _ = page.partition(_LEAD_HERE)
+    return f"{before}{_lead_to(name)}"
 
 
 def _lead_to(runbook: str) -> str:
@@ -58,7 +51,7 @@ def _lead_to(runbook: str) -> str:
         for code, words in BY_CODE.items()
         if words.runbook == runbook
     ]
-    return f"{_LEAD_HERE}\n{''.join(lines)}\n" if lines else ""
+    return f"{_LEAD_HERE}\n{''.join(lines)}" if lines else ""
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The whole data path: vLLM's page and the plug-in → state → one report → own pages and alerts."""
 
+import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ import structlog
 
 from sidecar.alerting.push import Push
 from sidecar.analysis.engine.health import longest_still
+from sidecar.analysis.history import MINUTE, History
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
 from sidecar.engine.page_source import PageSource, page_source
@@ -50,6 +52,7 @@ async def running(
         async with sidecar.receiver:
             supervisor.start("vllm", sidecar.poller.run)
             supervisor.start("pause", sidecar.pause.run)
+            supervisor.start("history", sidecar.keep_history)
             if sidecar.prober is not None:
                 supervisor.start("probe", sidecar.prober.run)
             if sidecar.push is not None:
@@ -78,6 +81,7 @@ class Sidecar:
         self._supervisor = supervisor
         self._reloader = reloader
         self._state = State(settings, time.time())
+        self._history = History()
         scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
         requests: PluginSink = self._state.plugin.receive
         if recorder is not None:
@@ -109,7 +113,13 @@ class Sidecar:
         self._state.apply(settings)
 
     def _shown(self) -> Shown:
-        return Shown(self._report(), self._settings)
+        return Shown(self._report(), self._settings, self._history)
+
+    async def keep_history(self) -> None:
+        """Takes a report into the last hour, once a minute."""
+        while True:
+            self._history.take(self._report())
+            await asyncio.sleep(MINUTE - time.time() % MINUTE)
 
     def _report(self) -> Report:
         own = OwnReport(

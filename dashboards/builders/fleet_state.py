@@ -46,6 +46,7 @@ STATES: Final[Mapping] = {
     8: VERDICTS[6],
     9: ("vLLM down", "red"),
     10: ("sidecar down", "red"),
+    11: ("never scraped", "red"),
 }
 _ALL_DOWN: Final = 9
 _OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < _ALL_DOWN}
@@ -56,7 +57,9 @@ _RUNNING: Final = series("requests_running")
 # Every pod that is there or is missing; without a model if its vLLM has not been up.
 _WITH_MODEL: Final = known(POD, _RUNNING)
 _SIDECARS: Final = known(SIDECAR, series("build_info"))
-PODS: Final = f"({_WITH_MODEL} or on ({SIDECAR}) {_SIDECARS})"
+# Targets that Prometheus could never scrape; of them nothing is known but where they are.
+UNSCRAPED: Final = recorded("unscraped:bool", "sidecar")
+PODS: Final = f"({_WITH_MODEL} or on ({SIDECAR}) {_SIDECARS} or on ({SIDECAR}) {UNSCRAPED})"
 MODELS: Final = f"group by ({MODEL}) ({_WITH_MODEL})"
 UP: Final = f"group by ({POD}) ({_RUNNING})"
 DOWN: Final = f"{reached()} == 0 or {series('up')} == 0"
@@ -67,7 +70,10 @@ _DOWN_MODELS: Final = (
 
 
 def _verdicts(by: str, unknown: str = "", *, over_time: bool = False) -> str:
-    """Each group's worst verdict as its state; a part that loses is a temperature or an engine."""
+    """Each group's worst verdict as its state.
+
+    A part that loses is a temperature or an engine; of a model, also fewer than half of its pods.
+    """
 
     def held(metric: str, name: str) -> str:
         return has_verdict(metric, name, over_time=over_time)
@@ -75,26 +81,37 @@ def _verdicts(by: str, unknown: str = "", *, over_time: bool = False) -> str:
     def lost(metric: str) -> str:
         return measured_loss(metric, over_time=over_time)
 
-    parts = ("verdict", "engine_verdict")
-    low = " or ".join(held(metric, "net_negative") for metric in ("model_verdict", *parts))
+    metrics = ("model_verdict", "verdict", "engine_verdict")
+    whole, *parts = map(lost, metrics)
+    loses = f"{worst(by, whole)} == 1"
+    if by == MODEL:
+        loses = _half_of_pods(over_time=over_time)
+        parts.append(whole)
     states = [
-        (8, lost("model_verdict")),
-        (7, " or ".join(map(lost, parts))),
-        (5, low),
+        (7, " or ".join(parts)),
+        (5, " or ".join(held(metric, "net_negative") for metric in metrics)),
         (4, unmeasured("model_verdict", over_time=over_time)),
         (3, held("model_verdict", "break_even")),
         (2, held("model_verdict", "net_positive")),
     ]
-    found = [f"{code} * ({worst(by, each)} == 1)" for code, each in states]
+    found = [f"8 * ({loses})", *(f"{code} * ({worst(by, each)} == 1)" for code, each in states)]
     if unknown:
         found.insert(2, unknown)
 
     return " or ".join([*found, worst(by, f"{recorded('speculates:bool', 'pod')} == 0")])
 
 
+def _half_of_pods(*, over_time: bool = False) -> str:
+    """1 for each model of whose judged pods at least half lose."""
+    lost = measured_loss("model_verdict", over_time=over_time)
+    judged = f"{has_verdict('model_verdict', 'insufficient_data', over_time=over_time)} == 0"
+    twice = f"2 * sum by ({MODEL}) ({lost})"
+    return f"({twice} >= bool count by ({MODEL}) ({judged}) == 1)"
+
+
 _AS_DOWN: Final = worst(
     SIDECAR,
-    f"({reached()} == 0) + 10 or ({series('up')} == 0) + 9 or 6 *"
+    f"({reached()} == 0) + 10 or ({series('up')} == 0) + 9 or 10 + {UNSCRAPED} or 6 *"
     f" {missing(SIDECAR, series('build_info'))}",
 )
 # Each known pod's state: what is down comes first, then the verdict.
@@ -115,6 +132,7 @@ def model_state(*, over_time: bool = False) -> str:
 
 
 LOSING: Final = measured_loss("model_verdict")
+LOSE: Final = _half_of_pods()
 # The acceptance rate at which a pod breaks even: as measured, or the rule of thumb where that
 # judged it.
 MEASURED: Final = worst(POD, lately(series("break_even_acceptance_ratio")))
@@ -123,7 +141,21 @@ RULED: Final = (
     f" {own_threshold('acceptance_net_negative')} unless on ({POD}) {MEASURED})"
 )
 BREAK_EVEN: Final = f"({MEASURED} or on ({POD}) {RULED})"
-SPEEDUP: Final = least(POD, lately(series("engine_speedup_ratio")))
+SPEEDUP: Final = f"avg by ({POD}) ({lately(series('engine_speedup_ratio'))})"
+
+
+def of_worst(by: str, speedup: str, metric: str) -> str:
+    """The lowest speedup of those that have the worst verdict of their group ``by``.
+
+    A verdict stands beside the number that it is about. ``metric`` is ``verdict`` or
+    ``model_verdict``; those without a verdict count where no other has one.
+    """
+    labels = f"{POD}, temperature" if metric == "verdict" else POD
+    each = [
+        least(by, f"{speedup} and on ({labels}) {has_verdict(metric, name)} == 1")
+        for name in ("net_negative", "break_even", "net_positive", "insufficient_data")
+    ]
+    return " or ".join(each)
 
 
 def counted(color: str, **counts: str) -> str:

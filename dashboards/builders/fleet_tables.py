@@ -24,6 +24,7 @@ from dashboards.builders.fleet_state import (
     STATES,
     UP,
     model_state,
+    of_worst,
 )
 from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import COUNT, SECONDS, SHARE, TIMES
@@ -48,19 +49,24 @@ def _model_labels(link: str, *, more: tuple[str, ...] = ()) -> list[Label]:
     ]
 
 
+def _up(expression: str) -> str:
+    """Of the pods that answer: one that is down has no acceptance rate now."""
+    return f"{expression} and on ({POD}) {UP}"
+
+
 def worst_temperatures() -> table.Panel:
     """One row per temperature of each model."""
     judged = lately(series("verdict", 'verdict!="insufficient_data"'))
-    by_pod = ratio(f"{POD}, temperature", "accepted_tokens_total", "draft_tokens_total")
     whole_model = total(MODEL, "engine_draft_tokens_total")
 
     return rows(
         "Temperatures, worst first",
         (
             (
-                "Every temperature of each model: its verdict on the worst pod, on how many pods it"
-                " loses, by time or by the rule of thumb, its acceptance over all pods and on the"
-                " lowest, its lowest speedup, and its share of the model's draft tokens."
+                "Every temperature of each model: its verdict on the worst pod, the lowest speedup"
+                " of the pods with that verdict, on how many pods it loses, by time or by the rule"
+                " of thumb, its acceptance over all pods, and its share of the model's draft"
+                " tokens."
             ),
             (
                 "Click a temperature for its dashboard. If it loses on many pods, sample its"
@@ -86,8 +92,12 @@ def worst_temperatures() -> table.Panel:
                 SHARE,
                 width=_NARROW,
             ),
-            Value(least(_BUCKET, by_pod), "Lowest", SHARE, width=_NARROW),
-            Value(least(_BUCKET, lately(series("speedup_ratio"))), "Speedup", TIMES, width=_NARROW),
+            Value(
+                of_worst(_BUCKET, lately(series("speedup_ratio")), "verdict"),
+                "Speedup",
+                TIMES,
+                width=_NARROW,
+            ),
             Value(
                 f"{total(_BUCKET, 'draft_tokens_total')} / on ({MODEL}) group_left ()"
                 f" ({whole_model} > 0)",
@@ -110,14 +120,15 @@ def models() -> table.Panel:
         "Models, worst first",
         (
             (
-                "Worst: the verdict on the model's worst pod. Pods: also those that are missing;"
-                " down: of these, without answer or gone; losing: as measured. Break-even: the"
-                " acceptance rate that pays for drafting. Speedup, P99 and KV peak are those of the"
-                " worst pod."
+                "Worst: 'does not pay' if at least half of the model's pods lose, else the verdict"
+                " on its worst pod. Speedup: the lowest of the pods with that verdict. Pods: also"
+                " those that are missing; down: of these, without answer or gone; losing: as"
+                " measured. Acceptance and break-even (the rate that pays for drafting) are of all"
+                " its pods, P99 per token and KV peak of the worst."
             ),
             (
-                "Click a model for its dashboard. 'loses in part': no pod as a whole loses, but a"
-                " temperature or an engine does."
+                "Click a model for its dashboard. 'loses in part': fewer than half of its pods"
+                " lose, or only a temperature or an engine does."
             ),
         ),
         _model_labels(operator_link("cluster", "namespace", "model_name")),
@@ -128,8 +139,8 @@ def models() -> table.Panel:
             Value(f"sum by ({MODEL}) ({LOSING})", "Losing", width=80),
             Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE, width=_NARROW),
             Value(f"avg by ({MODEL}) ({BREAK_EVEN})", "Break-even", SHARE, width=_NARROW),
-            Value(least(MODEL, SPEEDUP), "Speedup", TIMES, width=_NARROW),
-            Value(worst(MODEL, _P99), "P99 per token", SECONDS, width=115),
+            Value(of_worst(MODEL, SPEEDUP, "model_verdict"), "Speedup", TIMES, width=_NARROW),
+            Value(worst(MODEL, _P99), "Highest P99", SECONDS, width=115),
             Value(worst(MODEL, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE, width=90),
         ],
         order=("Worst", "model_name", "namespace", "cluster"),
@@ -168,9 +179,9 @@ def pods() -> table.Panel:
         [
             Value(who(STATE), "State", COUNT, STATES, _VERDICT),
             Value(explained(f"bottomk by ({POD}) (1, {_FINDING})")),
-            Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE, width=_NARROW),
-            Value(worst(POD, BREAK_EVEN), "Break-even", SHARE, width=_NARROW),
-            Value(SPEEDUP, "Speedup", TIMES, width=90),
+            Value(_up(ACCEPTANCE_BY_POD), "Acceptance", SHARE, width=_NARROW),
+            Value(_up(worst(POD, BREAK_EVEN)), "Break-even", SHARE, width=_NARROW),
+            Value(_up(SPEEDUP), "Speedup", TIMES, width=90),
             Value(worst(POD, _P99), "P99 per token", SECONDS, width=115),
             Value(
                 worst(POD, series("engine_latency_gap_seconds", 'phase="tpot"')),

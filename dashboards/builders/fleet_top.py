@@ -9,10 +9,12 @@ from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE, has_verdict, s
 from dashboards.builders.fleet_state import (
     DOWN,
     GREY,
+    LOSE,
     LOSING,
     MODEL_STATES,
     MODELS,
     PODS,
+    UNSCRAPED,
     UP,
     counted,
     model_state,
@@ -26,8 +28,8 @@ from dashboards.builders.query import (
     alerts,
     lately,
     number,
-    recorded,
     series,
+    short_model,
     total,
     worst,
 )
@@ -43,8 +45,7 @@ _LIGHT: Final[Mapping] = {
 _KNOWN: Final = number(PODS)
 _UP: Final = number(UP)
 _MISSING: Final = f"({_KNOWN} - {_UP})"
-# Targets that Prometheus could never scrape; of them nothing is known but where they are.
-_UNSCRAPED: Final = number(recorded("unscraped:bool", "sidecar"))
+_UNSCRAPED: Final = number(UNSCRAPED)
 _JUDGED: Final = lately(series("model_verdict", 'verdict!="insufficient_data"'))
 
 
@@ -68,18 +69,20 @@ def _losing(some: str, unmeasured: str, known: str) -> str:
 
 
 def _models() -> stat.Panel:
-    some, known = number(f"{worst(MODEL, LOSING)} == 1"), number(MODELS)
+    lose, known = number(LOSE), number(MODELS)
+    part = number(f"{worst(MODEL, LOSING)} == 1 unless {LOSE}")
     unmeasured = number(worst(MODEL, JUDGED_BY_ACCEPTANCE))
+    color = f"3 + 0 * ({lose} > 0) or 2 + 0 * ({part} > 0) or {_losing(part, unmeasured, known)}"
 
     return _told(
         "Models that do not pay",
-        "Models of which at least one pod, over all its requests, loses by speculating; of all"
-        " models. Purple: none loses, but a pod is missing. Amber: some pods have no baseline, so"
-        " that only the rule of thumb judges them.",
+        "Models of which at least half of the pods, over all their requests, lose by speculating;"
+        " of all models. In part, orange: fewer of its pods do. Purple: none loses, but a pod is"
+        " missing. Amber: some pods have no baseline, so that only the rule of thumb judges them.",
         "One of many: that model's draft or traffic. All at the same time: a rollout or new"
         " prompts.",
-        counted(_losing(some, unmeasured, known), losing=some, known=known, unmeasured=unmeasured),
-        "{{losing}} of {{known}}{{unmeasured}}",
+        counted(color, losing=lose, known=known, part=part, unmeasured=unmeasured),
+        "{{losing}} of {{known}}{{part}}{{unmeasured}}",
         empty="-",
     )
 
@@ -109,10 +112,9 @@ def _pods() -> stat.Panel:
 
 
 def _up() -> stat.Panel:
-    known = f"({_KNOWN} + {_UNSCRAPED})"
     color = (
         f"3 + 0 * ({number(DOWN)} > 0 or {_UNSCRAPED} > 0)"
-        f" or 1 + 0 * ({_MISSING} > 0 or {known} == 0) or vector(0)"
+        f" or 1 + 0 * ({_MISSING} > 0 or {_KNOWN} == 0) or vector(0)"
     )
 
     return _told(
@@ -122,7 +124,7 @@ def _up() -> stat.Panel:
         " of a model is gone, although it had requests. A model that was idle when it was scaled to"
         " zero does not count.",
         "Check what is down first, on top of the table of pods: nothing is known about it.",
-        counted(color, up=_UP, known=known),
+        counted(color, up=_UP, known=_KNOWN),
         "{{up}} of {{known}}",
         empty="-",
     )
@@ -180,7 +182,7 @@ def verdicts() -> statetimeline.Panel:
         " should be there nothing is known; all pods down is red as well.",
         "Find the temperature and the pod in the tables below. The marks are alerts, restarts and"
         " changes of the configuration.",
-        Query(model_state(over_time=True), "{{model_name}} {{namespace}} {{cluster}}"),
+        Query(short_model(model_state(over_time=True)), "{{model_name}} {{namespace}} {{cluster}}"),
         values=MODEL_STATES,
         empty="no pod: scaled to zero, or check Prometheus' targets",
     )

@@ -8,7 +8,8 @@ from typing import Final
 from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.operator_top import LIMITS
+from dashboards.builders.operator_answers import configuration
+from dashboards.builders.operator_top import LIMITS, acceptance_by_temperature
 from dashboards.builders.panels import (
     COUNT,
     SHARE,
@@ -62,8 +63,9 @@ def acceptance() -> Section:
     )
 
     return Section(
-        "Acceptance: which part of the traffic",
+        "Where does it not pay? Acceptance by part of the traffic",
         [
+            beside(8, (acceptance_by_temperature(), 16), (configuration(), 8)),
             beside(9, (_engines(), 8), (_positions(), 8), (_matrix(), 8)),
             beside(9, (_prompts(), 8), (_kinds(), 8), (_group_shares(), 8)),
             beside(9, (spread, 8), (_quantiles(), 8), (by_poll, 8)),

@@ -11,6 +11,7 @@ from dashboards.builders.query import (
     POD,
     SIDECAR,
     at_end,
+    copied,
     known,
     labelled,
     lately,
@@ -38,6 +39,7 @@ _PAYS: Final[Mapping] = {
     5: ("breaks even", "yellow"),
     6: ("YES", "green"),
     7: ("no verdict yet", "#6e7079"),
+    8: ("does not speculate", "#6e7079"),
 }
 _ANSWERS: Final[Mapping] = {
     0: ("vLLM or sidecar down", "red"),
@@ -48,6 +50,10 @@ _ANSWERS: Final[Mapping] = {
 
 
 _ENGINES: Final = series("engine_verdict", 'verdict="insufficient_data"')  # of all that speculate
+# Pods that answer and do not speculate.
+PLAIN: Final = (
+    f"(group by ({POD}) ({series('requests_running')}) unless on ({POD}) {lately(_ENGINES)})"
+)
 _MISSING: Final = phrase("missing", number(missing(POD, _ENGINES)))
 
 
@@ -60,9 +66,8 @@ def with_missing(expression: str) -> str:
 
 
 def answers() -> Line:
-    """Six figures."""
-    panels = (_pays(), _speedup(), _acceptance(), _configuration(), _load(), _live())
-    return beside(3, *((panel, 4) for panel in panels))
+    """Four figures."""
+    return beside(3, (_pays(), 5), (_how_much(), 9), (_load(), 5), (_live(), 5))
 
 
 def _counted(code: str, by: str, selector: str) -> str:
@@ -86,6 +91,12 @@ def _chosen(*conditions: str) -> str:
     )
 
 
+def _plain() -> str:
+    """The code of pods of which none speculates."""
+    counted = copied(f'count_values("some", count({PLAIN}))', "all", "some")
+    return f"{max(_PAYS)} + 0 * {counted}"
+
+
 def _verdict(name: str) -> str:
     return series("model_verdict", f'verdict="{name}"')
 
@@ -93,7 +104,8 @@ def _verdict(name: str) -> str:
 def _pays() -> stat.Panel:
     """That speculation loses is remembered for three minutes, that it pays for no moment.
 
-    Engines that do not speculate have no verdict of their own, so their pods do not count.
+    Engines that do not speculate have no verdict of their own, so their pods do not count beside
+    others that do.
     """
     lost = lately(series("verdict", 'verdict="net_negative"'))
     low = f"{lately(_verdict('net_negative'))} or {lost}"
@@ -119,7 +131,10 @@ def _pays() -> stat.Panel:
         " findings and the alerts below. If it pays at no temperature, start vLLM"
         " without --speculative-config. If it fails to pay only at some, sample the drafts or lower"
         " num_speculative_tokens.",
-        Query(_counted(code, POD, _ENGINES), "{{some}} of {{all}} pods"),
+        Query(
+            f"{_counted(code, POD, _ENGINES)} or on () {_plain()}",
+            "{{some}} of {{all}} pods",
+        ),
         values=_PAYS,
         empty="no pod that speculates",
     )
@@ -146,40 +161,40 @@ _RULE = f"on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')
 WORST: Final = f"on ({POD}) bottomk(1, {_SPEEDUP_BY_POD} or on ({POD}) {ACCEPTANCE} / {_RULE})"
 
 
-def _speedup() -> stat.Panel:
+def _how_much() -> stat.Panel:
+    """The verdict's numbers, of one pod; a pod that does not answer has no acceptance rate now."""
+    answering = f"and on ({POD}) {series('requests_running')}"
+
     return figure(
-        "Speedup, worst pod",
+        "Speedup and acceptance, worst pod",
         "Time per token without speculation divided by the actual one, at the same load, on the pod"
-        " where that is lowest: below 1 speculation slows requests down. The name says what it is"
+        " where that is lowest: below 1 speculation slows requests down. Its name says what it is"
         " compared with (a baseline that was measured, or the model's pods that do not speculate),"
-        " and of how many pods of the last hour nothing is known now: one of them may be worse.",
+        " and of how many pods of the last hour nothing is known now: one of them may be worse."
+        " Then that pod's accepted / draft tokens, and the rate at which its load breaks even as"
+        " measured (above 100 %: no rate does), or the threshold by the rule of thumb where that"
+        " judges.",
         "Without a reference, measure one: specdec-sidecar baseline --load. Until then the"
-        " acceptance rate judges.",
+        " acceptance rate judges. Below its break-even, draft fewer tokens or other ones: the"
+        " findings say which.",
         Query(
             who(with_missing(f"(({_SPEEDUP_BY_POD}) and {WORST})")),
             "{{who}}, by {{basis}}{{missing}}",
+            unit=TIMES,
         ),
-        unit=TIMES,
-        empty="no reference",
-    )
-
-
-def _acceptance() -> stat.Panel:
-    return figure(
-        "Acceptance, worst pod",
-        "Accepted / draft tokens of that pod over the window that is judged, and the rate at which"
-        " its load breaks even as measured (above 100 %: no rate does), or the threshold by the"
-        " rule of thumb where that judges.",
-        "Below its break-even, draft fewer tokens or other ones: the findings below say which.",
-        Query(who(with_missing(f"({ACCEPTANCE} and {WORST})")), "{{who}}{{missing}}"),
-        Query(f"{_BREAK_EVEN} and {WORST}", "breaks even at"),
-        Query(f"{JUDGED_BY_ACCEPTANCE} * {_RULE} and {WORST}", "rule of thumb"),
+        Query(
+            who(with_missing(f"({ACCEPTANCE} and {WORST} {answering})")),
+            "accepted, {{who}}{{missing}}",
+        ),
+        Query(f"{_BREAK_EVEN} and {WORST} {answering}", "breaks even at"),
+        Query(f"{JUDGED_BY_ACCEPTANCE} * {_RULE} and {WORST} {answering}", "rule of thumb"),
         unit=SHARE,
-        empty="too few drafts",
+        empty="nothing judged now",
     )
 
 
-def _configuration() -> stat.Panel:
+def configuration() -> stat.Panel:
+    """What the worst pod drafts, and how much of that pays."""
     accepted = f"sum by ({POD}, position) ({rate('engine_accepted_tokens_per_position_total')})"
     rates = (
         f"({accepted} / on ({POD}) group_left () ({total(POD, 'engine_drafts_total')} > 0) and"

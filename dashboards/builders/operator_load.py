@@ -37,7 +37,7 @@ def load() -> Section:
     )
 
     return Section(
-        "KV cache and load",
+        "Is it the load? KV cache and queue",
         [
             beside(8, (_kv(), 8), (_queue(), 8), (queueing, 8)),
             beside(8, (_throughput(), 12), (_requests(), 12)),

@@ -18,7 +18,7 @@ def price() -> Section:
     With other traffic than the baseline's, they differ for that alone.
     """
     panels = beside(8, (_hits(), 6), (_first_token(), 6), (_room(), 6), (_throughput(), 6))
-    return Section("The price: what speculation takes besides", [panels], collapsed=True)
+    return Section("What does it cost besides time?", [panels], collapsed=True)
 
 
 def _plain(expression: str) -> Query:

@@ -26,7 +26,7 @@ _FEW: Final = 8  # lines where there is one for each pod
 
 def sidecar() -> Section:
     """The sidecar's polls and its own resources."""
-    return Section("The sidecar itself", [_polls(), _own()], collapsed=True)
+    return Section("Is the sidecar well?", [_polls(), _own()], collapsed=True)
 
 
 def _polls() -> Line:

@@ -3,6 +3,7 @@
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Section, beside
+from dashboards.builders.operator_top import between_tokens
 from dashboards.builders.panels import SECONDS, SMOOTH, TEMPERATURE, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import rate, ratio, series, threshold, total, worst
@@ -11,9 +12,9 @@ from dashboards.builders.query import rate, ratio, series, threshold, total, wor
 def speed() -> Section:
     """All about time that is not on the first screen."""
     return Section(
-        "Time: what it saves, and where it is lost",
+        "How much time does it save, and where is it lost?",
         [
-            beside(9, (_balance(), 8), (_per_token(), 8), (_gap(), 8)),
+            beside(9, (_balance(), 6), (_per_token(), 6), (between_tokens(), 6), (_gap(), 6)),
             beside(
                 9,
                 (

@@ -19,6 +19,7 @@ from dashboards.builders.layout import Section, beside
 from dashboards.builders.operator_answers import (
     AMBER,
     LOWEST_SPEEDUP,
+    PLAIN,
     UNKNOWN,
     answers,
     with_missing,
@@ -81,14 +82,14 @@ LIMITS: Final = (
 
 
 def top() -> Section:
-    """What a person who was paged sees without scrolling: 20 rows."""
+    """What a person who was paged sees without scrolling: eight panels in 20 rows."""
     return Section(
         "",
         [
             answers(),
             beside(4, (why(), 24)),
             beside(7, (_since(), 13), (firing(), 11)),
-            beside(6, (_speedup(), 8), (_acceptance(), 8), (_between_tokens(), 8)),
+            beside(6, (_speedup(), 24)),
         ],
     )
 
@@ -106,7 +107,7 @@ def alerting() -> Section:
         empty="no alert fired",
     )
 
-    return Section("Alerts", [beside(8, (history, 24))], collapsed=True)
+    return Section("Which alerts fired, and when?", [beside(8, (history, 24))], collapsed=True)
 
 
 def _since() -> statetimeline.Panel:
@@ -119,9 +120,9 @@ def _since() -> statetimeline.Panel:
         "Find where the colour changed and check what happened then: the marks are alerts, restarts"
         " and changes of the configuration. The usual causes are a deployment, another draft model,"
         " quantization or new traffic.",
-        Query(verdict_code("", "model_verdict", over_time=True), "all"),
+        Query(f"{verdict_code('', 'model_verdict', over_time=True)} or -{worst('', PLAIN)}", "all"),
         Query(verdict_code("temperature", over_time=True), TEMPERATURE),
-        values=VERDICTS,
+        values=VERDICTS | {-1: ("does not speculate", VERDICTS[0][1])},
         empty="no verdict: nothing is drafted",
     )
 
@@ -212,7 +213,8 @@ def _speedup() -> timeseries.Panel:
     )
 
 
-def _acceptance() -> timeseries.Panel:
+def acceptance_by_temperature() -> timeseries.Panel:
+    """Each temperature's rate beside the rate that pays."""
     return over_time(
         "Acceptance by temperature, worst pod",
         "Accepted / draft tokens over the judged window, of the pod where that is lowest; the thick"
@@ -237,7 +239,8 @@ def _acceptance() -> timeseries.Panel:
     )
 
 
-def _between_tokens() -> timeseries.Panel:
+def between_tokens() -> timeseries.Panel:
+    """The median and the slowest."""
     return over_time(
         "Time between tokens: P50 and P99, worst pod",
         "vLLM's own time per output token (tpot) and inter-token latency (itl), which has one"

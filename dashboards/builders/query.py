@@ -22,8 +22,12 @@ BUCKET = "model_name, temperature"
 # How a label counts what there should be none of: one, and several, where $1 is the number.
 PHRASES = {
     "missing": (", 1 pod missing", ", $1 pods missing"),
+    "part": (", 1 in part", ", $1 in part"),
     "unmeasured": (", 1 not measured", ", $1 not measured"),
 }
+
+# Prometheus has scraped something, of whatever job, for as long as a pod takes to be missing.
+_WATCHED = "(last_over_time(up{job=~'.+'}[2m]) and last_over_time(up{job=~'.+'}[3m] offset 3m))"
 
 _LABELS = {metric.name.removeprefix("specdec_"): metric.labels for metric in METRICS}
 _VARIABLES = ("model_name", "temperature")  # labels that a variable of the same name narrows
@@ -74,12 +78,13 @@ def missing(by: str, selector: str, *, at_once: bool = False) -> str:
 
     It had one within the last hour, and Prometheus still has its target, or it was the last of its
     model and had requests until it went. A pod that a rollout or an autoscaler removed is not
-    missing, nor is a model that was idle when it was scaled to zero.
+    missing, nor is a model that was idle when it was scaled to zero, nor anything while Prometheus
+    itself scrapes nothing.
     """
     here = selector if at_once else lately(selector)
     gone = f"last_over_time({selector}[1h]) unless on ({by}) {here}"
     # Grouped only at the end: to group hundreds of pods at each point costs more than all the rest.
-    return f"(group by ({by}) ({_expected(f'({gone})', here, by)}))"
+    return f"(group by ({by}) ({_expected(f'({gone})', here, by, at_once=at_once)}))"
 
 
 def known(by: str, selector: str) -> str:
@@ -88,16 +93,20 @@ def known(by: str, selector: str) -> str:
     return f"(group by ({by}) ({here} or {_expected(f'last_over_time({selector}[1h])', here, by)}))"
 
 
-def _expected(pods: str, here: str, by: str) -> str:
+def _expected(pods: str, here: str, by: str, *, at_once: bool = False) -> str:
     """Those of ``pods`` that are targets still, or the last of a model that had requests.
 
-    ``here`` are live.
+    ``here`` are live. Where Prometheus scrapes nothing, targets end when their series do.
     """
-    targets = f"{pods} and on ({SIDECAR}) {_of_any_job('up')}"
+    up = _of_any_job("up")
+    targets = f"{pods} and on ({SIDECAR}) {up if at_once else lately(up)}"
     if "model_name" not in by:
         return targets
     served = f"last_over_time({recorded('serves:bool', 'pod')}[1h]) == 1"
-    return f"{targets} or {pods} and on ({POD}) ({served}) unless on ({MODEL}) {here}"
+    return (
+        f"{targets} or {pods} and on ({POD}) ({served}) and on () {_WATCHED}"
+        f" unless on ({MODEL}) {here}"
+    )
 
 
 def phrase(label: str, count: str) -> str:
@@ -134,6 +143,11 @@ def who(expression: str) -> str:
     """
     named = copied(copied(expression, "who", "instance"), "who", "pod")
     return relabelled(named, "who", "…$1", "who", ".{3,}(.{20})")
+
+
+def short_model(expression: str) -> str:
+    """With the end of a long model's name, where models of one family differ."""
+    return relabelled(expression, "model_name", "…$1", "model_name", ".{3,}(.{24})")
 
 
 def relabelled(expression: str, label: str, text: str, source: str, pattern: str = "(.+)") -> str:

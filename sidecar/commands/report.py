@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from time import sleep
 from typing import Any, Final
 
 from sidecar.analysis.checklist.checklist import Readiness
@@ -23,12 +24,13 @@ from sidecar.commands.arguments import (
     with_sidecar_user,
 )
 from sidecar.commands.sidecar_status import own_url, sidecar_status, status_lines
+from sidecar.commands.status_rows import colored, plain
 from sidecar.errors import BadStatus, ScrapeError
 from sidecar.log import redacted
 from sidecar.settings import Settings
 from sidecar.settings.groups import USER_FILE_VARIABLE
 
-HELP = "print the verdicts and tables of a running sidecar, for a ticket"
+HELP = "print what the status page of a running sidecar says, for a terminal or a ticket"
 _NO_VERDICT: Final = 3
 _NET_NEGATIVE: Final = 4
 _UNDECIDED: Final = 5
@@ -40,6 +42,8 @@ _READY: Final = {
     Readiness.UNDECIDED: _UNDECIDED,
 }
 _SPECULATES: Final = 6
+_WATCH_SECONDS: Final = 2  # as the status page
+_CLEAR: Final = "\033[H\033[2J"
 _NOT_A_SIDECAR: Final = "its JSON is not from a specdec-sidecar of this version"
 
 
@@ -88,6 +92,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--json", action="store_true", help="JSON, for scripts: the sidecar's own, or the profile"
     )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also the tables by temperature, group and engine, and all notes; Markdown has them",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help=f"print it anew every {_WATCH_SECONDS} s, until it is interrupted",
+    )
     # The running sidecar says which of its settings are invalid.
     parser.set_defaults(ignore_invalid_settings=True)
 
@@ -96,11 +110,28 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0, or 1 if no sidecar answers.
 
     With ``--exit-code`` it returns a code for the verdict, with ``--ready`` one for the checklist,
-    and with ``--profile`` 3 if a model has no profile.
+    and with ``--profile`` 3 if a model has no profile. With ``--watch`` it ends when it is
+    interrupted.
 
     Raises:
         InputError: a file with the password or the certificates cannot be used.
     """
+    if not arguments.watch:
+        return _run_once(arguments, settings)
+
+    clear = _CLEAR if sys.stdout.isatty() else "\n"
+    code = 0
+    try:
+        while True:
+            print(clear, end="")
+            code = _run_once(arguments, settings)
+            sys.stdout.flush()
+            sleep(_WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return code
+
+
+def _run_once(arguments: argparse.Namespace, settings: Settings) -> int:
     url: str = arguments.url or own_url(settings)
     origin = redacted(url)
     # Without --url, the address is this machine's; the certificate is issued for other names.
@@ -128,10 +159,23 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _lines(status: Mapping[str, Any], origin: str, arguments: argparse.Namespace) -> Iterator[str]:
+    is_markdown = arguments.format == "markdown"
     if arguments.json:
         yield json.dumps(status, indent=2, ensure_ascii=False)
     else:
-        yield from status_lines(status, origin, is_markdown=arguments.format == "markdown")
+        yield from status_lines(
+            status,
+            origin,
+            is_markdown=is_markdown,
+            is_brief=not (arguments.all or is_markdown),
+            paint=colored if _has_colors() and not is_markdown else plain,
+        )
+
+
+def _has_colors() -> bool:
+    """Whether what is printed is read on a terminal that shows colours and should."""
+    is_dumb = os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not is_dumb
 
 
 def _print_profiles(status: Mapping[str, Any], arguments: argparse.Namespace) -> int:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.split.plugin_state import PluginState
+from sidecar.commands.status_rows import Paint, plain, verdict_rows
 from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
@@ -68,48 +70,109 @@ async def sidecar_status(url: str, *, tls: ssl.SSLContext | bool) -> dict[str, A
     return status
 
 
-def status_lines(status: _Json, origin: str, *, is_markdown: bool = False) -> Iterator[str]:
+def status_lines(
+    status: _Json,
+    origin: str,
+    *,
+    is_markdown: bool = False,
+    is_brief: bool = False,
+    paint: Paint = plain,
+) -> Iterator[str]:
     """Text for a terminal, or Markdown for a ticket.
 
-    Omits the models while vLLM's metrics cannot be read, because the last data describes an earlier
-    moment.
+    The answer, a row for each temperature, what to change, and what presses on the requests; unless
+    ``is_brief``, then all that explains. Omits the models while vLLM's metrics cannot be read,
+    because the last data describes an earlier moment.
     """
     layout = _MARKDOWN if is_markdown else _TEXT
     item = layout.item
     scrape = status["scrape"]
-    why = status["answer"]["why"]
+    answer = status["answer"]
     plugin = status["plugin"]["text"]
+    # The rows have the rates.
+    has_rows = is_brief and scrape["up"] and any(one["temperatures"] for one in status["models"])
+    why = answer["reason"] if has_rows else answer["why"]
 
-    yield f"{layout.heading}Does speculation pay? {status['answer']['text']}"
+    yield f"{layout.heading}Does speculation pay? {paint(answer['text'], answer['tone'])}"
     yield ""
-    yield from (why, plugin) if plugin not in why else (why,)
-    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds"
-    yield LEGEND
+    if plugin in why or (is_brief and status["plugin"]["state"] == PluginState.OBSERVING):
+        yield why
+    else:
+        yield from (why, plugin)
 
     for problem in status["own"]["invalid_settings"]:
         yield f"{item}invalid setting: {problem}"
 
     if scrape["up"]:
         for model in status["models"]:
-            yield from _model(model, layout, f"{why} {plugin}")
+            yield from _summary(model, status["thresholds"], layout, paint, is_brief=is_brief)
+            if is_brief and model["checklist_text"] is not None:
+                yield from ("", *_checklist(model["checklist_text"], layout, why))
+            if not is_brief:
+                yield from _details(model, layout, f"{why} {plugin}")
     elif scrape["last_scrape"] is not None:
         last = datetime.fromtimestamp(scrape["last_scrape"], UTC)
         yield f"vLLM's metrics were last read at {last:%Y-%m-%d %H:%M:%S} UTC."
 
+    yield ""
+    if is_brief:
+        yield f"specdec-sidecar {status['version']}, {origin}; --all has all that is known"
+    else:
+        yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds"
+        yield LEGEND
 
-def _model(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
-    """All about one model; does not repeat notes that are ``shown`` already."""
+
+def _summary(
+    model: _Json, thresholds: _Json, layout: _Layout, paint: Paint, *, is_brief: bool
+) -> Iterator[str]:
+    """The verdicts, what to change and what presses, in the order of the status page."""
     item = layout.item
     yield ""
-    yield f"model {model['model_name']}: {_verdict(model)}"
+    judged = model["checklist"] is None
+    said = f": {_verdict(model)}" if not (is_brief and judged) else ""
+    yield f"model {model['model_name']}{said}"
+    if judged and layout is _TEXT:
+        yield from verdict_rows(model, thresholds, paint)
+
+    findings = model["explanations"]
+    if is_brief:
+        yield from _remedies(findings, item)
+    for finding in () if is_brief else findings:
+        yield from ("", *_finding(finding, item))
+
+    pressure = [
+        f"{name}: {number} ({beside})" if beside else f"{name}: {number}"
+        for name, number, beside in model["pressure"]
+    ]
+    if pressure:
+        yield from ("", f"{item}{'; '.join(pressure)}")
+
+
+def _remedies(findings: Sequence[_Json], item: str) -> Iterator[str]:
+    """What to change first, with what to paste; then the others' remedies."""
+    advised = [one for one in findings if one["remedy"]]
+    if not advised:
+        return
+
+    first, *others = advised
+    yield ""
+    yield f"{item}To change: {first['remedy']}"
+    if first["option"]:
+        yield f"{item}{first['option']}"
+    seen_first, *_ = first["what"].split(". ")  # --all has the rest, as the page's fold
+    yield f"{item}Why ({first['code']}): {seen_first.rstrip('.')}."
+    for one in others:
+        yield f"{item}Also ({one['code']}): {one['remedy']}"
+
+
+def _details(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
+    """What explains the verdicts; does not repeat notes that are ``shown`` already."""
+    item = layout.item
     for header, rows in model["tables"]:
         yield from ("", *layout.table(header, rows))
 
     if model["checklist_text"] is not None:
         yield from ("", *_checklist(model["checklist_text"], layout, shown))
-
-    for finding in model["explanations"]:
-        yield from ("", *_finding(finding, item))
 
     notes = [_speedup(model), *model["notes"]]
     notes = [note for note in notes if note and note not in shown]

@@ -7,11 +7,12 @@ None if it is absent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from sidecar.analysis.distributions import Distribution
+from sidecar.analysis.history import History
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.series import engines_with_histograms, shown_positions
 from sidecar.analysis.speed.speedup import LoadReport
@@ -34,6 +35,7 @@ class Shown:
 
     report: Report
     settings: Settings
+    history: History = field(default_factory=History)
 
 
 Sample = tuple[LabelValues, float | Distribution]

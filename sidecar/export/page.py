@@ -88,7 +88,6 @@ def page(shown: Shown) -> str:
 def content(shown: Shown) -> str:
     """The part of the page that changes: the answer, each model, then what is missing."""
     report = shown.report
-    settings = shown.settings
     said = answer(report)
     observed = plugin_line(report.plugin, said.why)
     has_rows = report.scrape.up and any(model.temperatures for model in report.models)
@@ -103,7 +102,7 @@ def content(shown: Shown) -> str:
 
     if report.scrape.up:
         for model in report.models:
-            parts.append(model_section(model, settings.thresholds, report.plugin, above))
+            parts.append(model_section(model, shown, above))
             parts.append(checklist_section(model, above))
         parts.append(hints_section(report))
         parts.append(fold("measured", "How this was measured", _measured(report)))

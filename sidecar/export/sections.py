@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from math import log2
 
-from sidecar.analysis.engine.latency import Latency, gap_growth
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
+from sidecar.analysis.history import History, Line, Quantity
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
+from sidecar.export.declaration import Shown
+from sidecar.export.lines import hour_line
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
 from sidecar.findings.explanation import Explanation
@@ -25,6 +28,7 @@ from sidecar.wording.change import CHANGE, change_rows, change_sentence, specula
 from sidecar.wording.notes import judgement_note, model_notes, verdict_words
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
+from sidecar.wording.pressure import gap_text, pressures
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 from sidecar.wording.tables import (
     LOWER,
@@ -146,7 +150,7 @@ def _latencies(
         (
             phase.upper(),
             *shown_quantiles(measured, latency),
-            _gap(measured, baselines.get(phase, {})),
+            gap_text(measured, baselines.get(phase, {})),
         )
         for phase, measured in latencies.items()
     ]
@@ -155,27 +159,19 @@ def _latencies(
     return table or '<p class="facts">No requests in the window.</p>'
 
 
-def _gap(measured: Latency, baseline: Mapping[float, float]) -> str:
-    growth = gap_growth(measured, baseline)
-    if measured.gap_seconds is None:
-        gap = shown_quantiles(measured, latency)[-1]
-    else:
-        gap = latency(measured.gap_seconds)
-    return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
-
-
-def model_section(
-    model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str
-) -> str:
+def model_section(model: ModelReport, shown: Shown, said: str) -> str:
     """Everything known about one model, across its engines; does not repeat what is in ``said``."""
+    thresholds = shown.settings.thresholds
+    plugin = shown.report.plugin
+    history = shown.history
     if model.checklist is not None:
-        return _plain(model, plugin, said)
+        return _plain(model, plugin, history, said)
 
     judged = model.judgement
     told = explanations(model)
     notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
     if model.no_split is None:
-        split = _split(model, thresholds)
+        split = _split(model, thresholds, history)
     else:
         split = _no_split(model.no_split, plugin, said)
 
@@ -183,9 +179,9 @@ def model_section(
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
         f"{_remedy(told)}"
         f'<div class="buckets"><div class="bucket whole {tone_of(judged)}">'
-        f'<div class="name">All requests</div>{_verdict(judged)}'
+        f'<div class="name">All requests</div>{_verdict(judged, _hour(model, None, history))}'
         f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_tiles(model)}{_folds(model, told, thresholds)}"
+        f"{split}</div>{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
 
 
@@ -244,55 +240,24 @@ def _remedy(told: Sequence[Explanation]) -> str:
     )
 
 
-def _tiles(model: ModelReport) -> str:
-    """The KV cache, latencies and the queue: of the engine where each is worst."""
-    engines = model.engines
-    peaks = [engine.kv_cache_peak for engine in engines if engine.kv_cache_peak is not None]
-    running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
-    waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
-    capacity = model.kv_cache_capacity_tokens
-    tokens = "" if capacity is None else f"of {capacity:,} tokens"
-
-    tiles = [("KV cache, peak", percent(max(peaks)), tokens)] if peaks else []
-    tiles += _worst_latency(model, Phase.TPOT, "P99 - P50 per token")
-    tiles += _worst_latency(model, Phase.TTFT, "First token, P99")
-    if any(engine.gauges for engine in engines):
-        tiles.append(("Waiting", f"{waiting:,.0f}", f"{running:,.0f} running"))
-
+def _tiles(model: ModelReport, history: History) -> str:
+    """The KV cache, latencies and the queue: of the engine where each is worst, and its hour."""
     shown = "".join(
-        f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{escape(small)}</small>'
-        "</div>"
-        for name, number, small in tiles
+        f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{escape(beside)}</small>'
+        f"{hour_line(history, Line(model.model_name, None, quantity))}</div>"
+        for name, number, beside, quantity in pressures(model)
     )
     return f'<div class="tiles">{shown}</div>' if shown else ""
 
 
-def _worst_latency(model: ModelReport, phase: Phase, name: str) -> list[tuple[str, str, str]]:
-    """The tile of a phase, by vLLM's buckets; none without requests."""
-    found = [engine.latencies[phase] for engine in model.engines if phase in engine.latencies]
-    if not found:
-        return []
-
-    if phase is Phase.TTFT:
-        worst = max(found, key=lambda one: one.quantiles[0.99])
-    else:
-        worst = max(found, key=lambda one: one.gap_seconds or 0.0)
-    half, _, most = shown_quantiles(worst, latency)
-    if phase is Phase.TTFT:
-        return [(name, most, f"P50 {half}, by bucket")]
-    return [
-        (name, _gap(worst, model.plain_latencies.get(phase, {})), f"{half} to {most}, by bucket")
-    ]
-
-
-def _plain(model: ModelReport, plugin: PluginReport, said: str) -> str:
+def _plain(model: ModelReport, plugin: PluginReport, history: History, said: str) -> str:
     """What is known of a model that does not speculate, so that there is nothing to judge."""
     ended = endings_sentence(model)
     replies = f'<p class="facts">{ended}</p>' if ended else ""
     split = "" if model.no_split is None else _no_split(model.no_split, plugin, said)
     name = escape(model.model_name)
     heading = f"<h2>{name} <small>does not speculate</small></h2>"
-    return f"{heading}{replies}{split}{_tiles(model)}{_engines(model)}"
+    return f"{heading}{replies}{split}{_tiles(model, history)}{_engines(model)}"
 
 
 def _outputs(model: ModelReport) -> str:
@@ -344,8 +309,17 @@ def _speculates(model: ModelReport) -> str:
     return "; ".join(map(speculation_phrase, configured))
 
 
-def _verdict(judgement: Judgement) -> str:
-    return f'<div class="verdict">{verdict_words(judgement)}</div>'
+def _verdict(judgement: Judgement, hour: str) -> str:
+    return f'<div class="verdict">{verdict_words(judgement)}{hour}</div>'
+
+
+def _hour(model: ModelReport, temperature: str | None, history: History) -> str:
+    """The last hour's speedup or, where no time is known, acceptance rate."""
+    lines = (
+        hour_line(history, Line(model.model_name, temperature, quantity))
+        for quantity in (Quantity.SPEEDUP, Quantity.ACCEPTANCE)
+    )
+    return next(filter(None, lines), "")
 
 
 def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
@@ -366,10 +340,10 @@ def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     return f"{accepted} in the last {duration(window.seconds)}{faster}"
 
 
-def _split(model: ModelReport, thresholds: Thresholds) -> str:
+def _split(model: ModelReport, thresholds: Thresholds, history: History) -> str:
     """A row for each temperature with drafts."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
-    rows = "".join(_bucket(one, model, thresholds) for one in shown)
+    rows = "".join(_bucket(one, model, thresholds, history) for one in shown)
     return rows or '<p class="facts">No drafts in the window.</p>'
 
 
@@ -414,6 +388,7 @@ def _legend(model: ModelReport, thresholds: Thresholds) -> str:
         lines.append("Histograms: finished requests with drafts, by acceptance rate, 0% to 100%.")
     if any(one.speedup is not None for one in shown):
         lines.append("Points: the speedup and its 95 % interval from 0.5 to 2; the line is at 1.")
+    lines.append("Small lines: the last hour, of the speedup or else the acceptance rate.")
     return f'<p class="facts">{" ".join(lines)}</p>' if lines else ""
 
 
@@ -422,7 +397,9 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
     return "" if sentence in said else f'<p class="facts">{marked(sentence)}</p>'
 
 
-def _bucket(bucket: TemperatureReport, model: ModelReport, thresholds: Thresholds) -> str:
+def _bucket(
+    bucket: TemperatureReport, model: ModelReport, thresholds: Thresholds, history: History
+) -> str:
     judged = bucket.judgement
     low = thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
@@ -449,7 +426,7 @@ def _bucket(bucket: TemperatureReport, model: ModelReport, thresholds: Threshold
         f'<div class="bucket {tone_of(judged)}">'
         f'<div class="name">T {marked(bucket.temperature)}'
         f"<small>{share} of draft tokens</small></div>"
-        f"{_verdict(judged)}"
+        f"{_verdict(judged, _hour(model, bucket.temperature, history))}"
         f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
         f'<div class="spread">{spread}</div>'
         f'<div class="facts number">{figures}</div>{advice}</div>'
@@ -528,13 +505,20 @@ def _prices(model: ModelReport) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose rows begin with what they are about; empty without rows."""
-    lines = [_row("td", header), *(_row("td class=number", row) for row in rows)]
+    heads = "".join(_head("col", name) for name in header)
+    lines = [f"<tr>{heads}</tr>", *map(_row, rows)]
     return f"<table>{''.join(lines)}</table>" if rows else ""
 
 
-def _row(cell: str, texts: Sequence[str]) -> str:
-    first, *others = map(escape, texts)
-    return f"<tr><th>{first}</th>{''.join(f'<{cell}>{text}</td>' for text in others)}</tr>"
+def _row(texts: Sequence[str]) -> str:
+    first, *others = texts
+    cells = "".join(f"<td class=number>{escape(text)}</td>" for text in others)
+    return f"<tr>{_head('row', first)}{cells}</tr>"
+
+
+def _head(scope: str, text: str) -> str:
+    """What a column or a row is about; the corner is about nothing."""
+    return f"<th scope={scope}>{escape(text)}</th>" if text else "<td></td>"
 
 
 def marked(note: str) -> str:

@@ -9,17 +9,19 @@ from typing import Any
 
 from sidecar import __version__
 from sidecar.analysis.evidence import LEFT_OUT
+from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
 from sidecar.findings.finding import Finding, advised
-from sidecar.wording.answer import answer
+from sidecar.wording.answer import answer, tone_of
 from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
-from sidecar.wording.notes import hints, judgement_note, model_notes
+from sidecar.wording.notes import hints, judgement_note, model_notes, verdict_words
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
+from sidecar.wording.pressure import pressures
 from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
 
@@ -49,6 +51,7 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     temperatures = [
         {
             **as_json(item),
+            **_verdict(item.judgement),
             "note": judgement_note(
                 item.judgement, model.judgement, is_explained=bool(advised(model.findings))
             ),
@@ -63,12 +66,19 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
 
     return {
         **as_json(model),
+        **_verdict(model.judgement),
+        "pressure": [[one.name, one.number, one.beside] for one in pressures(model)],
         "checklist_text": as_json(says),
         "notes": [*model_notes(model), *replies, *no_split, *hints(model), *made],
         "explanations": as_json(tuple(explanations(model))),
         "tables": tables(model),
         "temperatures": temperatures,
     }
+
+
+def _verdict(judgement: Judgement) -> dict[str, str]:
+    """A verdict in the page's words and its colour: good, even, bad or mute."""
+    return {"words": verdict_words(judgement), "tone": tone_of(judgement)}
 
 
 def as_json(value: Any) -> Any:

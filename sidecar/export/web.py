@@ -13,6 +13,7 @@ from sidecar.analysis.engine.health import HealthReport
 from sidecar.export import page
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import chosen, compressed, rendered
+from sidecar.export.lines import hour
 from sidecar.export.reexport import Reexport
 from sidecar.export.sections import FIDELITY
 from sidecar.export.status import status
@@ -57,6 +58,7 @@ def make_web(
     _add_probes(app, is_ready, lambda: kept("health", lambda shown: shown.report.health))
     app.router.add_get("/metrics", _metrics(kept, vllm_page))
     app.router.add_get("/api/v1/status", made(_json, "application/json"))
+    app.router.add_get("/api/v1/history", made(_hour, "application/json"))
     app.router.add_get("/", made(page.page, "text/html"))
     app.router.add_get("/content", made(page.content, "text/html"))
     for name, content_type in page.STATIC.items():
@@ -132,6 +134,10 @@ def _json(shown: Shown) -> str:
     """
     whole = {"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}
     return json.dumps(whole, allow_nan=False)
+
+
+def _hour(shown: Shown) -> str:
+    return json.dumps(hour(shown), allow_nan=False)
 
 
 def _links(folder: str, names: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ PANELS = {
     for title in re.findall(r'^ +"title": "(.+)"', path.read_text(), re.MULTILINE)
 }
 ALERTS = list(load_rules().values())
+MORE = ["What it means", "Check first"]
+LED_TO = "Findings that lead here"
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
@@ -31,17 +33,30 @@ def test_a_runbook_has_its_sections_severity_and_panels(page):
     """In this order, since at night nobody searches; the panels that it names exist."""
     text = page.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    assert headings == [
-        page.stem,
-        "What it means",
-        "Check first",
-        "What to do",
-        "When to ignore it",
-    ]
+    *sections, last = headings if headings[-1] == LED_TO else [*headings, LED_TO]
+    assert last == LED_TO
+    assert sections == [page.stem, "What to do", "When to ignore it", "More", *MORE]
     severity = next(alert.labels["severity"] for alert in ALERTS if alert.name == page.stem)
     assert f"Severity: {severity}." in text
     for title in re.findall(r"[Pp]anel\s+\*([^*]+)\*", text):
         assert " ".join(title.split()) in PANELS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_runbooks_first_ten_lines_say_what_to_do_now(page):
+    """The first step is whole, and the list of remedies begins."""
+    lines = page.read_text().splitlines()
+
+    assert lines[2].startswith("**First**")
+    assert "## What to do" in lines[3:10]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_runbook_has_under_250_words_before_what_explains(page):
+    before, _, more = page.read_text().partition("\n## More\n")
+
+    assert more
+    assert len(before.split()) < 250
 
 
 def test_the_pages_and_folders_that_runbooks_name_exist():

@@ -7,8 +7,11 @@ import pytest
 from aiohttp import web
 
 from sidecar.engine.names import Counter, Gauge
+from tests.app.app_tools import work
 from tests.engine.engine_tools import snapshot
 from tests.waiting import until
+
+SHOWN = ("/api/v1/history", "/", "/metrics")
 
 
 def _refuse(constant):
@@ -16,8 +19,11 @@ def _refuse(constant):
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e308"])
-async def test_every_page_is_served_whatever_values_vllm_has(value, served, recorded, sidecar):
-    """Three times over, so that there is growth."""
+async def test_every_page_is_served_whatever_values_vllm_has(
+    value, served, recorded, sidecar, monkeypatch
+):
+    """Three times over, so that there is growth; the last hour, too."""
+    monkeypatch.setattr("sidecar.app.MINUTE", 0.05)
     polls = 0
 
     async def handler(_):
@@ -35,9 +41,10 @@ async def test_every_page_is_served_whatever_values_vllm_has(value, served, reco
     async with served(handler) as url, sidecar(url, scrape_filtered="false") as page:
         for taken_in in range(1, 7):
             await until(lambda taken_in=taken_in: polls > taken_in)
-            answers = [await page.get(path) for path in ("/api/v1/status", "/", "/metrics")]
-            assert [answer.status for answer in answers] == [200] * 3
-            json.loads(answers[0].body, parse_constant=_refuse)
+            answers = [await page.get(path) for path in ("/api/v1/status", *SHOWN)]
+            assert [answer.status for answer in answers] == [200] * 4
+            for answer in answers[:2]:
+                json.loads(answer.body, parse_constant=_refuse)
 
 
 # One of each kind is enough; tests/engine reads all of them, and tests/export says which metric has
@@ -87,3 +94,21 @@ async def test_a_recorded_page_that_stands_still_is_exported_as_it_is(
     nothing += ("engine_window_acceptance_ratio_count",)
     assert [later.sum(f"specdec_{metric}") for metric in nothing] == [0] * 4
     assert not any("latency" in metric for metric in later.names)  # none was observed in the window
+
+
+async def test_the_last_hour_is_kept_while_the_sidecar_runs(sidecar, vllm, monkeypatch):
+    """Here a minute's report is taken many times a second."""
+    monkeypatch.setattr("sidecar.app.MINUTE", 0.05)
+
+    async with sidecar(vllm.url) as page:
+
+        async def kept():
+            answer = await page.get("/api/v1/history")
+            series = json.loads(answer.body)["series"]
+            return {one["quantity"]: one["values"][-1] for one in series}
+
+        async def has_usage():
+            return (await kept()).get("kv_cache_peak") is not None
+
+        await work(vllm)
+        await until(has_usage)

@@ -9,6 +9,7 @@ from aiohttp import web
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.judgement import Gate, Verdict
+from sidecar.commands.status_rows import axis
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.wording.notes import LIMITATIONS
@@ -56,7 +57,7 @@ async def test_it_says_how_the_last_replies_ended(reported):
 
     assert (
         "Of the last 1,200 replies, 38% repeat themselves until they are cut off and 12% are empty."
-        in await reported(tree)
+        in await reported(tree, "--all")
     )
 
 
@@ -67,7 +68,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
     little = judgement(Verdict.INSUFFICIENT_DATA, 0.3, gate=Gate("min_requests", 20))
     tree = report(timed_model(by_time, losing, temperature("0.7-1", judgement=little), engines=()))
-    text = await reported(tree)
+    text = await reported(tree, "--all")
     over = (
         "The acceptance rate is of the last 50 min, since the last 5 min had too little traffic."
         " The model as a whole gains: fewer draft tokens (num_speculative_tokens) would help these"
@@ -126,7 +127,8 @@ async def test_who_accepts_less_and_what_each_engine_does(reported):
     )
     groups += (group("output", "structured", without_drafts=True),)
     text = await reported(
-        report(model(temperature("0"), groups=groups, engines=(limited, engine(index="1"))))
+        report(model(temperature("0"), groups=groups, engines=(limited, engine(index="1")))),
+        "--all",
     )
     lines = [line.split() for line in text.splitlines()]
     assert ["prompts", "of", "8k-32k", "tokens", "40%", "25", "±", "2", "points", "50%"] in lines
@@ -142,7 +144,8 @@ async def test_who_accepts_less_and_what_each_engine_does(reported):
 
 
 async def test_why_it_loses_and_what_to_change(reported):
-    lines = (await reported(report(model(temperature("0"), findings=(STRUCTURED,))))).splitlines()
+    tree = report(model(temperature("0"), findings=(STRUCTURED,)))
+    lines = (await reported(tree, "--all")).splitlines()
     (why,) = (
         line
         for line in lines
@@ -159,10 +162,87 @@ async def test_times_by_vllms_buckets_say_so_and_are_bounds_below_the_first(repo
     """A quantile in the first bucket is only known to be below its edge."""
     fine = engine()
     coarse = {phase: replace(known, resolution=0.05) for phase, known in fine.latencies.items()}
-    text = await reported(report(model(temperature("0"), engines=(engine(latencies=coarse),))))
+    tree = report(model(temperature("0"), engines=(engine(latencies=coarse),)))
+    text = await reported(tree, "--all")
     (header,) = [" ".join(line.split()) for line in text.splitlines() if line.startswith("engine ")]
     assert header.endswith("coverage TTFT by bucket P50 P95 P99 TPOT by bucket P50 P95 P99")
     assert " <50.0  60.0  100.0 " in text
+
+
+async def test_it_answers_in_the_order_of_the_status_page(reported):
+    """The verdicts with their bars, what to change, what presses; tables are asked for."""
+    by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
+    low = temperature("1+", Verdict.NET_NEGATIVE, 0.3)
+    text = await reported(report(timed_model(by_time, low, findings=(STRUCTURED,))))
+    lines = text.splitlines()
+
+    answer, pays, hot, change, pressed, last = (
+        next(number for number, line in enumerate(lines) if line.startswith(start))
+        for start in ("Does ", "  T 0 ", "  T 1+ ", "  To change: ", "  KV cache", "specdec-")
+    )
+    assert answer < pays < hot < change < pressed < last == len(lines) - 1
+    assert lines[pays].split() == [
+        "T",
+        "0",
+        "pays",
+        "··········│·····●····",
+        "1.50",
+        "±",
+        "0.02",
+        "x",
+        "70%",
+        "accepted",
+    ]
+    assert lines[hot].split("  ")[-2:] == ["██████░░░░│░░░░░░░░░░", "30% accepted"]
+    assert "low, not measured" in lines[hot]
+    assert "TTFT P50" not in text
+    assert "\033" not in text
+    full = await reported(report(timed_model(by_time, low, findings=(STRUCTURED,))), "--all")
+    assert len(text.split()) < len(full.split()) / 2
+
+
+@pytest.mark.parametrize(
+    ("ratio", "margin", "bar"),
+    [
+        (1.0, 0.0, "··········●··········"),
+        (0.5, 0.0, "●·········│··········"),
+        (9.0, 1.0, "··········│·········●"),
+        (1.1, 0.3, "·······───│●────·····"),
+    ],
+)
+def test_a_speedups_bar_has_its_interval_around_it(ratio, margin, bar):
+    assert axis(ratio, margin) == bar
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "is_colored"),
+    [(True, "", True), (True, "1", False), (False, "", False)],
+)
+async def test_colours_are_for_terminals_only(
+    reported, monkeypatch, terminal, no_color, is_colored
+):
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    text = await reported(report(timed_model(timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0))))
+
+    assert ("\033[32mpays" in text) == is_colored
+    assert ("\033[" in text) == is_colored
+
+
+async def test_it_is_printed_anew_until_it_is_interrupted(reported, monkeypatch):
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sidecar.commands.report.sleep", pause)
+    text = await reported(report(model(temperature("0"))), "--watch")
+
+    assert text.count("Does speculation pay?") == 3
+    assert pauses == [2, 2, 2]
 
 
 async def test_markdown_has_tables_of_equal_width(reported):
@@ -190,7 +270,8 @@ async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
     assert text.startswith(
         "Does speculation pay? The sidecar cannot read vLLM's metrics.\n\nstatus 500. "
     )
-    assert text.splitlines()[-1] == "vLLM's metrics were last read at 2023-11-14 22:13:23 UTC."
+    assert "vLLM's metrics were last read at 2023-11-14 22:13:23 UTC." in text.splitlines()
+    assert "model demo" not in text
 
 
 def test_no_sidecar_at_the_address(capsys):

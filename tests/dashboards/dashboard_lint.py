@@ -35,6 +35,7 @@ RECORDED = {rule["record"] for rule in shipped() if "record" in rule}
 BY_LEVEL = {"fleet": (), "sidecar": SCRAPE, "pod": (*SCRAPE, "model_name")}
 BY_MODEL = ("cluster", "namespace", "model_name")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
+ANYTHING = frozenset({("job", True, ".+")})  # whether Prometheus itself scrapes
 SELECTION = ("alertname", True, "SpecDecode.*")  # of panels; inhibitions name alerts
 UNITS = {"percentunit", "s", "short", "reqps", "bytes", "dateTimeFromNow"}  # or a suffix
 
@@ -106,8 +107,9 @@ def _broken(selector):
         yield "metric-of-the-contract"
     # An inhibition only takes away from the alerts that are selected, and names them otherwise.
     inhibits = selector.name in ALERTS and SELECTION not in selector.matchers
+    of_all = inhibits or selector.matchers == ANYTHING
     for label, value in _matchers(selector.name).items():
-        if not inhibits and (label, True, value) not in selector.matchers:
+        if not of_all and (label, True, value) not in selector.matchers:
             yield f"target-{label}-rule"
     if selector.call in RATES - {"increase"} and selector.seconds != RATE_INTERVAL:
         yield "target-rate-interval-rule"

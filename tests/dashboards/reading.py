@@ -108,8 +108,9 @@ def once_for_all_workers(folders, name, make):
 def reading(page, folders, fleets, *more):
     """Yields a function that reads a panel with a fleet selected.
 
-    The function calls the method of ``Reader`` that it is given. ``more`` are samples besides those
-    of the fleets' pods. ``folders`` is pytest's ``tmp_path_factory``.
+    The function calls the method of ``Reader`` that it is given, ``later`` minutes after the last
+    scrape. ``more`` are samples besides those of the fleets' pods. ``folders`` is pytest's
+    ``tmp_path_factory``.
     """
     pods = chain.from_iterable(of_fleet(*named) for named in fleets.items())
     folder = folders.mktemp("read")
@@ -127,8 +128,8 @@ def reading(page, folders, fleets, *more):
             )
 
         server = runner.run(start())
-        yield lambda fleet, title, how="shown": runner.run(
-            getattr(Reader(page, server, cluster=fleet), how)(title)
+        yield lambda fleet, title, how="shown", later=0: runner.run(
+            getattr(Reader(page, server, later, cluster=fleet), how)(title)
         )
         runner.run(stack.aclose())
 
@@ -139,9 +140,10 @@ class Reader:
     ``values`` are those of the page's variables.
     """
 
-    def __init__(self, page, server, **values):
+    def __init__(self, page, server, later, **values):
         self._panels = {panel["title"]: panel for panel in panels(page)}
         self._server, self._values = server, values
+        self._time = NOW + 60 * later
 
     async def answers(self, title):
         """The series of each query of a panel."""
@@ -152,7 +154,7 @@ class Reader:
         expr = filled_in(
             expr.replace("$__rate_interval", "5m").replace("@ end()", ""), **self._values
         )
-        found = await self._server.ask("query", query=expr, time=NOW)
+        found = await self._server.ask("query", query=expr, time=self._time)
         return [(series["metric"], float(series["value"][1])) for series in found]
 
     async def shown(self, title):

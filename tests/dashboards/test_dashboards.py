@@ -95,6 +95,13 @@ def test_the_provisioned_prometheus_is_linked_to_its_alertmanager():
     assert sources["prometheus"]["jsonData"]["alertmanagerUid"] == sources["alertmanager"]["uid"]
 
 
+def test_a_configmap_fits_into_the_annotation_of_a_client_side_apply():
+    """Which has the whole object as JSON, in 256 KiB at most."""
+    path = ROOT / "deploy" / "kubernetes" / "monitoring" / "dashboards.yaml"
+    for configmap in yaml.safe_load_all(path.read_text()):
+        assert len(json.dumps(configmap)) < 256 * 1024, configmap["metadata"]["name"]
+
+
 def data_links(panel):
     """The addresses of a panel's data links."""
     for override in panel.get("fieldConfig", {}).get("overrides", ()):

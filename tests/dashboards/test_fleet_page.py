@@ -43,6 +43,8 @@ FLEETS = {
         bad(ended=10),
     ],
     "unscraped": [good()],
+    "one-of-seven": [*[good(f"good-{number}") for number in range(6)], bad(model="m")],
+    "undecided": [good(), pod("young", start=MINUTES - 4).drafting(10, 0.8).timed(0.95)],
     "evicted": [good(ended=10, forgotten=True), bad(ended=10, forgotten=True)],
     "to-zero": [
         good(),
@@ -103,7 +105,9 @@ pytestmark = pytest.mark.servers
         ("scaled-down", UP, "1 of 1", "green"),
         ("all-down", UP, "0 of 2", "red"),
         ("unscraped", UP, "1 of 2", "red"),
-        ("unscraped", LOSING_PODS, "0 of 1", "green"),
+        ("unscraped", LOSING_PODS, "0 of 2, 1 pod missing", PURPLE),
+        ("one-of-seven", MODELS, "0 of 1, 1 in part", "orange"),
+        ("one-of-seven", LOSING_PODS, "1 of 7", "red"),
         ("evicted", UP, "0 of 2", PURPLE),
         ("to-zero", UP, "1 of 1", "green"),
         ("to-zero", MODELS, "0 of 1", "green"),
@@ -178,6 +182,7 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
         ("to-zero", "pays"),
         ("ruled", "not measured"),
         ("ruled-low", "low, not measured"),
+        ("one-of-seven", "loses in part"),
     ],
 )
 def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, fleet, text):
@@ -185,6 +190,33 @@ def test_a_model_has_the_verdict_of_its_worst_pod_and_none_of_a_dead_one(read, f
     [(_, band, _)] = read(fleet, BAND)
     [row] = read(fleet, "Models, worst first")
     assert (band, row["Worst"]) == (text, text)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "verdict", "speedup"),
+    [
+        ("losing", "does not pay", 0.8),
+        ("one-of-seven", "loses in part", 0.8),
+        ("undecided", "pays", 1.3),
+    ],
+)
+def test_a_models_speedup_is_of_the_pods_that_have_its_verdict(read, fleet, verdict, speedup):
+    [row] = read(fleet, "Models, worst first")
+    assert row["Worst"] == verdict
+    assert min(pod["Speedup"] for pod in read(fleet, ROWS)) < 0.96
+    assert row["Speedup"] == pytest.approx(speedup, abs=0.01)
+
+
+def test_a_pod_that_is_down_has_no_acceptance_rate_and_no_speedup(read):
+    """Though its counters grew within the five minutes of a rate."""
+    rows = {row["Pod"]: row for row in read("just-killed", ROWS)}
+    assert {"Acceptance", "Speedup", "Break-even"} <= rows["good"].keys()
+    assert not {"Acceptance", "Speedup", "Break-even"} & rows["bad"].keys()
+
+
+def test_a_target_that_was_never_scraped_has_a_row(read):
+    [row] = [row for row in read("unscraped", ROWS) if row["State"] != "pays"]
+    assert (row["Pod"], row["State"]) == ("new:9911", "never scraped")
 
 
 def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):

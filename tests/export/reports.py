@@ -9,6 +9,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
+from sidecar.analysis.history import MINUTE, MINUTES, History
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
@@ -42,6 +43,14 @@ def settings(**environment):
 
 def shown(report_, **environment):
     return Shown(report_, settings(**environment))
+
+
+def with_hour(report_):
+    """The page's data with an hour in which the report said the same, each minute."""
+    history = History()
+    for minute in range(MINUTES):
+        history.take(replace(report_, at=report_.at + MINUTE * minute))
+    return replace(shown(report_), history=history)
 
 
 def distribution(edges, *counts):

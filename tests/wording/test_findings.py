@@ -236,12 +236,10 @@ def test_the_table_of_findings_and_the_lists_in_the_runbooks_have_their_words():
 
 
 def test_a_runbook_to_which_no_finding_leads_any_more_loses_its_list():
-    section = "- Add pods.\n\n"
-    page = (
-        f"{section}These findings lead here:\n\n- `gone`: x. Remedy: y.\n\n## When to ignore it\n"
-    )
+    section = "### Check first\n\n- The load.\n"
+    page = f"{section}\n### Findings that lead here\n\n- `gone`: x. Remedy: y.\n"
 
-    assert runbook_page(page, "SpecDecodeStopped") == f"{section}## When to ignore it\n"
+    assert runbook_page(page, "SpecDecodeStopped") == section
 
 
 def test_room_says_what_is_known_of_the_drafts_share():

@@ -119,7 +119,7 @@ async def served(report):
     """The page's address, and what it shows: ``site.report`` may change."""
 
     site = SimpleNamespace(report=report)
-    async with TestServer(make_web(lambda: reports.shown(site.report), lambda: True)) as server:
+    async with TestServer(make_web(lambda: reports.with_hour(site.report), lambda: True)) as server:
         site.url = str(server.make_url("/"))
         yield site
 
@@ -227,3 +227,15 @@ async def test_a_latency_stays_on_its_line_within_its_panel(browser):
         assert await tab.value(f"{heights}[0]") > 0
         panels = "[...document.querySelectorAll('.panel')]"
         assert await tab.value(f"{panels}.every(panel => panel.scrollWidth <= panel.clientWidth)")
+
+
+async def test_few_words_are_visible_before_a_click(browser):
+    """Whoever looks for the answer does not read; who asks finds the rest in the folds."""
+    words = r"document.body.innerText.split(/\s+/).length"
+    async with served(mixed()) as site, browser() as tab:
+        await tab.open(site.url, width=1280, height=800)
+        visible = await tab.value(words)
+        await tab.value(OPEN)
+
+        assert visible < 250
+        assert await tab.value(words) > 2 * visible

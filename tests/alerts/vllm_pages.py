@@ -4,7 +4,7 @@ It has its page at any moment, and the messages of the plug-in in it.
 """
 
 from collections import Counter
-from itertools import accumulate
+from itertools import accumulate, cycle
 
 from sidecar.requests.messages import (
     FinishedRequest,
@@ -180,6 +180,7 @@ class Vllm:
         # by temperature, plans of each request's acceptance and plain time per token / actual
         self.finishing = {}
         self.looping = None  # a plan of the share of these that ends in a loop
+        self.prompts = cycle(range(10, 2010))  # tokens: replies to prompts alike count once
         self.lives = 0
         self.restart()
 
@@ -262,7 +263,14 @@ class Vllm:
         for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
             count = round(min(self.engine().requests(minute), TOLD) * seconds / 60)
             finished += [
-                _request(HUNDREDTHS[label], rate(minute), at, pace(minute), ending)
+                _request(
+                    HUNDREDTHS[label],
+                    rate(minute),
+                    at,
+                    pace=pace(minute),
+                    ending=ending,
+                    prompt_tokens=next(self.prompts),
+                )
                 for ending in self._ends(minute, count)
             ]
         reported = tuple(request for request in finished if self._has_drafted(request, total))
@@ -329,12 +337,12 @@ def _ended(request):
     return Tally(stopped=1, **{name: getattr(request, name) for name in COUNTS})
 
 
-def _request(hundredths, rate, at, pace, ending):
+def _request(hundredths, rate, at, *, pace, ending, prompt_tokens):
     """A request that decoded 200 tokens until some seconds ago."""
     begun = at - 20
     return FinishedRequest(
         temperature=hundredths, drafts=33, draft_tokens=100, accepted_tokens=round(100 * rate),
-        prompt_tokens=10, output_tokens=201, arrival=begun - 1, first_token=begun,
+        prompt_tokens=prompt_tokens, output_tokens=201, arrival=begun - 1, first_token=begun,
         last_token=begun + 200 * PLAIN_STEP / pace, outcome=Outcome.STOPPED,
         ending=ending,
     )  # fmt: skip

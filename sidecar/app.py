@@ -20,7 +20,7 @@ from sidecar.engine.probe import Prober
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.web import PROBES, make_web
 from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
@@ -112,8 +112,8 @@ class Sidecar:
         self.server.web_config = settings.web_config_file
         self._state.apply(settings)
 
-    def _shown(self) -> Shown:
-        return Shown(self._report(), self._settings, self._history)
+    def _shown(self) -> ReportView:
+        return ReportView(self._report(), self._settings, self._history)
 
     async def keep_history(self) -> None:
         """Takes a report into the last hour, once a minute."""

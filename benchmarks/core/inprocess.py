@@ -13,7 +13,7 @@ from benchmarks.core.product import Product
 from benchmarks.table import Row
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.exporter import Families, families
 from sidecar.settings.groups import Limits
 
@@ -87,7 +87,7 @@ def _parsed(text: str) -> object:
     return list(text_string_to_metric_families(text))
 
 
-def _rendered(shown: Shown) -> bytes:
+def _rendered(shown: ReportView) -> bytes:
     return generate_latest(Families(families(shown)))
 
 

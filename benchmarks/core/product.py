@@ -17,7 +17,7 @@ from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import SPECULATION
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot, SnapshotReader
 from sidecar.export.changes import LoggedState
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.log import StateLog
 from sidecar.requests.messages import (
     FinishedRequest,
@@ -55,13 +55,13 @@ class Product:
         for number, engine in enumerate(self._engines):
             self._state.plugin.receive(number, hello(engine))
 
-    def shown(self) -> Shown:
+    def shown(self) -> ReportView:
         """The data that our page is made from."""
         tree = self._state.report(float(self.polls))
         assert all(model.temperatures for model in tree.models), (
             "the split by temperature is withheld"
         )
-        return Shown(tree, self.settings)
+        return ReportView(tree, self.settings)
 
     def bodies(self, count: int) -> list[bytes]:
         """vLLM's next pages."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sidecar.analysis.advice import Advice, Direction
-from sidecar.analysis.certainty.side import NOWHERE, Standing
+from sidecar.analysis.certainty.side import NOWHERE, CertainSide
 from sidecar.analysis.evidence import Acceptance, Evidence
 
 
@@ -77,8 +77,8 @@ class Judgement:
     gate: Gate | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
-    loses: Standing = NOWHERE
-    wins: Standing = NOWHERE
+    loses: CertainSide = NOWHERE
+    wins: CertainSide = NOWHERE
     undecided: Undecided | None = None
     is_kept: bool = False
     held_below: float | None = None

@@ -14,12 +14,12 @@ from sidecar.analysis.advice import Advice, Direction, advise
 from sidecar.analysis.certainty.past import WINDOWS, Estimate
 from sidecar.analysis.certainty.side import (
     NOWHERE,
+    CertainSide,
     Line,
     Side,
-    Standing,
     alarming,
+    certain_side,
     needed,
-    standing,
 )
 from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
@@ -176,8 +176,8 @@ def judge(
         return replace(judgement, loses=before.loses, wins=before.wins) if is_known else judgement
 
     known = _Known(evidence, judged, thresholds)
-    loses = known.standing(before.loses, known.loses)
-    wins = known.standing(before.wins, known.wins)
+    loses = known.certain_side(before.loses, known.loses)
+    wins = known.certain_side(before.wins, known.wins)
     by_acceptance = Verdict.INSUFFICIENT_DATA
     if evidence.is_ruled:
         by_acceptance = _by_acceptance(loses, wins)
@@ -206,7 +206,7 @@ def judge(
     )
 
 
-def _by_acceptance(loses: Standing, wins: Standing) -> Verdict:
+def _by_acceptance(loses: CertainSide, wins: CertainSide) -> Verdict:
     if loses.side is Side.BELOW:
         return Verdict.NET_NEGATIVE
     if wins.side is Side.ABOVE:
@@ -232,14 +232,14 @@ class _Known:
         self._judged = judged
         self._least = thresholds.min_requests
 
-    def standing(self, before: Standing, line: Line) -> Standing:
+    def certain_side(self, before: CertainSide, line: Line) -> CertainSide:
         """Where the rate stands now; nowhere if all that is known of it was forgotten."""
         if not self.estimates():
             return NOWHERE
         at = self._past.at if self._past is not None else -math.inf
         if self._past is not None and before.since > at:
             before = NOWHERE  # the clock was set back
-        return standing(before, line, self.estimates, at)
+        return certain_side(before, line, self.estimates, at)
 
     def estimates(self, since: float = -math.inf) -> Sequence[Estimate]:
         """What is known since then, the shortest window first."""
@@ -251,7 +251,7 @@ class _Known:
         error = Spread().error(judged.requests)
         return (Estimate(judged.seconds, judged.requests, judged.rate, error),)
 
-    def undecided(self, loses: Standing) -> Undecided | None:
+    def undecided(self, loses: CertainSide) -> Undecided | None:
         """What keeps the verdict from being reached; None if no window has enough requests."""
         line = self.loses if loses.side is None else self.wins
         known = self.estimates()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sidecar.commands.sidecar_status import status_lines
 from sidecar.errors import InputError
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.status import status
 from sidecar.recording.recording import replay
 from sidecar.settings import Settings
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     report = replay(arguments.directory, settings)
     if not report.models:
         raise InputError(f"{arguments.directory}: no page of the recording shows a model")
-    shown = status(Shown(report, settings))
+    shown = status(ReportView(report, settings))
     lines = status_lines(shown, f"recording {arguments.directory}")
     print(json.dumps(shown, indent=2, allow_nan=False) if arguments.json else "\n".join(lines))
     return 0

@@ -30,7 +30,7 @@ Node = TypeVar("Node")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReportView:
     """What a page of metrics is made from."""
 
     report: Report
@@ -52,7 +52,7 @@ class Metric:
     help: str
     labels: tuple[str, ...]
     kind: Kind
-    samples: Callable[[Shown], Iterator[Sample]]
+    samples: Callable[[ReportView], Iterator[Sample]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Level(Generic[Node]):
     """
 
     labels: tuple[str, ...]
-    nodes: Callable[[Shown], Iterable[tuple[LabelValues, Node]]]
+    nodes: Callable[[ReportView], Iterable[tuple[LabelValues, Node]]]
 
     def gauge(
         self,
@@ -102,7 +102,7 @@ class Level(Generic[Node]):
         Where none is within the limit there is no such sum either: it would be of all positions.
         """
 
-        def samples(shown: Shown) -> Iterator[Sample]:
+        def samples(shown: ReportView) -> Iterator[Sample]:
             most = shown_positions(shown.settings, len(list(_engines(shown))))
             for outer, node in self.nodes(shown):
                 counts = value(node)
@@ -122,7 +122,7 @@ class Level(Generic[Node]):
         kind: Kind,
         value: Callable[[Node], Value | Distribution],
     ) -> Metric:
-        def samples(shown: Shown) -> Iterator[Sample]:
+        def samples(shown: ReportView) -> Iterator[Sample]:
             for outer, node in self.nodes(shown):
                 for inner, item in _by_label(value(node)):
                     yield (*outer, *inner), item
@@ -142,24 +142,24 @@ def _by_label(value: Value | Distribution) -> Iterator[Sample]:
             yield (key,) if isinstance(key, str) else key, item
 
 
-def _engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
+def _engines(shown: ReportView) -> Iterator[tuple[LabelValues, EngineReport]]:
     for model in shown.report.models:
         for engine in model.engines:
             yield engine.key, engine
 
 
-def _single_engines(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
+def _single_engines(shown: ReportView) -> Iterator[tuple[LabelValues, EngineReport]]:
     for key, engine in _engines(shown):
         if key != OTHER_ENGINES:
             yield key, engine
 
 
-def _engines_with_histograms(shown: Shown) -> Iterator[tuple[LabelValues, EngineReport]]:
+def _engines_with_histograms(shown: ReportView) -> Iterator[tuple[LabelValues, EngineReport]]:
     most = engines_with_histograms(len(list(_engines(shown))))
     return islice(_single_engines(shown), most)
 
 
-def _plugins(shown: Shown) -> Iterator[tuple[LabelValues, PluginEngineReport]]:
+def _plugins(shown: ReportView) -> Iterator[tuple[LabelValues, PluginEngineReport]]:
     """One for each engine: of several senders the one that most needs attention.
 
     Bounded as engines are, whoever is connected: those past the limit are ``other`` together.
@@ -175,24 +175,24 @@ def _plugins(shown: Shown) -> Iterator[tuple[LabelValues, PluginEngineReport]]:
         yield (engine,), min(reports, key=lambda one: states.index(one.state))
 
 
-def _models(shown: Shown) -> Iterator[tuple[LabelValues, ModelReport]]:
+def _models(shown: ReportView) -> Iterator[tuple[LabelValues, ModelReport]]:
     for model in shown.report.models:
         yield (model.model_name,), model
 
 
-def _loads(shown: Shown) -> Iterator[tuple[LabelValues, LoadReport]]:
+def _loads(shown: ReportView) -> Iterator[tuple[LabelValues, LoadReport]]:
     for key, engine in _single_engines(shown):
         for load in engine.loads:
             yield (*key, load.running), load
 
 
-def _temperatures(shown: Shown) -> Iterator[tuple[LabelValues, TemperatureReport]]:
+def _temperatures(shown: ReportView) -> Iterator[tuple[LabelValues, TemperatureReport]]:
     for model in shown.report.models:
         for part in model.temperatures:
             yield (model.model_name, part.temperature), part
 
 
-def _groups(shown: Shown) -> Iterator[tuple[LabelValues, GroupReport]]:
+def _groups(shown: ReportView) -> Iterator[tuple[LabelValues, GroupReport]]:
     for model in shown.report.models:
         for group in model.groups:
             yield (model.model_name, group.by, group.group), group

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sidecar.analysis.distributions import Distribution
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.metrics import METRICS
 
 GZIP_LEVEL: Final = 1  # half the uncompressed size at a fifth of the default level's time
@@ -30,7 +30,7 @@ class Families(Collector):
         return iter(self._families)
 
 
-def families(shown: Shown) -> Iterator[Family]:
+def families(shown: ReportView) -> Iterator[Family]:
     """Every metric that has a sample."""
     for metric in METRICS:
         family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
@@ -76,13 +76,13 @@ def chosen(accept: str, accept_encoding: str) -> Format:
     return Format(content_type, gzip_accepted(accept_encoding), encode)
 
 
-def rendered(shown: Shown, form: Format) -> bytes:
+def rendered(shown: ReportView, form: Format) -> bytes:
     """The page, including the metrics of the sidecar's own process; not compressed."""
     process = ProcessCollector(registry=None).collect()
     return form.encode(Families([*families(shown), *process]))
 
 
-def compressed(shown: Shown, form: Format) -> bytes:
+def compressed(shown: ReportView, form: Format) -> bytes:
     """The page as it is sent."""
     body = rendered(shown, form)
     return gzip.compress(body, GZIP_LEVEL) if form.gzip else body

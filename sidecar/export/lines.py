@@ -6,7 +6,7 @@ from math import log2
 from typing import Any, Final
 
 from sidecar.analysis.history import MINUTE, MINUTES, History, Line, Quantity
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.wording.numbers import latency, percent
 
 _HEIGHT: Final = 20
@@ -63,7 +63,7 @@ def _share(value: float, quantity: Quantity, highest: float) -> float:
     return min(max(value if quantity in _SHARES else value / highest, 0.0), 1.0)
 
 
-def hour(shown: Shown) -> dict[str, Any]:
+def hour(shown: ReportView) -> dict[str, Any]:
     """The last hour as JSON: a value a minute, null where nothing was known."""
     history = shown.history
     return {

@@ -8,7 +8,7 @@ from sidecar import __version__
 from sidecar.analysis.report import Report
 from sidecar.analysis.split.plugin_state import PluginReport, PluginState
 from sidecar.export.checklist import checklist_section
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.sections import fold, marked, model_section
 from sidecar.wording.answer import answer
 from sidecar.wording.notes import hints
@@ -70,7 +70,7 @@ def _measured(report: Report) -> str:
     return "".join(f'<p class="facts">{escape(line)}</p>' for line in (LEGEND, *baselines))
 
 
-def page(shown: Shown) -> str:
+def page(shown: ReportView) -> str:
     """The whole page."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Does speculation pay?</title>
@@ -85,7 +85,7 @@ def page(shown: Shown) -> str:
 """
 
 
-def content(shown: Shown) -> str:
+def content(shown: ReportView) -> str:
     """The part of the page that changes: the answer, each model, then what is missing."""
     report = shown.report
     said = answer(report)

@@ -16,7 +16,7 @@ from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.lines import hour_line
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
@@ -35,9 +35,9 @@ from sidecar.wording.tables import (
     OTHER_PRICES,
     PRICES,
     TEMPERATURES,
+    judged_window,
     lower_rows,
     price_rows,
-    seen,
     shown_quantiles,
     temperature_rows,
 )
@@ -159,7 +159,7 @@ def _latencies(
     return table or '<p class="facts">No requests in the window.</p>'
 
 
-def model_section(model: ModelReport, shown: Shown, said: str) -> str:
+def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
     """Everything known about one model, across its engines; does not repeat what is in ``said``."""
     thresholds = shown.settings.thresholds
     plugin = shown.report.plugin
@@ -262,7 +262,7 @@ def _plain(model: ModelReport, plugin: PluginReport, history: History, said: str
 
 def _outputs(model: ModelReport) -> str:
     """How outputs end, and the page on whether they are still right; empty without drafts."""
-    if not seen(model.judgement).draft_tokens:
+    if not judged_window(model.judgement).draft_tokens:
         return ""
 
     ended = endings_sentence(model)
@@ -324,7 +324,7 @@ def _hour(model: ModelReport, temperature: str | None, history: History) -> str:
 
 def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
     """Acceptance, speedup and milliseconds in one line."""
-    window = seen(judgement)
+    window = judged_window(judgement)
     if not window.draft_tokens:
         return "No draft tokens in the window."
 
@@ -360,7 +360,7 @@ def _numbers(model: ModelReport) -> str:
 def _drafts(model: ModelReport) -> str:
     """How long accepted drafts are, and what a step gives."""
     judgement = model.judgement
-    window = seen(judgement)
+    window = judged_window(judgement)
     recent = judgement.evidence.window  # of which the steps are
     span = "" if window == recent else f" in the last {duration(recent.seconds)}"
     steps = model.speed.steps if model.speed is not None else None
@@ -403,7 +403,7 @@ def _bucket(
     judged = bucket.judgement
     low = thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
-    window = seen(judged)
+    window = judged_window(judged)
     p10 = bucket.acceptance_quantiles[0.1]
     share = percent(bucket.window.share)
     requests = counted(bucket.window.requests or 0, "request")

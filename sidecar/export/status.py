@@ -12,7 +12,7 @@ from sidecar.analysis.evidence import LEFT_OUT
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import ModelReport, Report
 from sidecar.errors import ScrapeError
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
 from sidecar.findings.finding import Finding, advised
@@ -26,7 +26,7 @@ from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
 
 
-def status(shown: Shown) -> dict[str, Any]:
+def status(shown: ReportView) -> dict[str, Any]:
     """The tree, with the version of the sidecar, the thresholds in force and the page's sentences.
 
     Values, including computed ones, have the same names as in the tree

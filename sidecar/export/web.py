@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler
 
 from sidecar.analysis.engine.health import HealthReport
 from sidecar.export import page
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.exporter import chosen, compressed, rendered
 from sidecar.export.lines import hour
 from sidecar.export.reexport import Reexport
@@ -32,7 +32,7 @@ _Made = TypeVar("_Made")
 
 
 def make_web(
-    read: Callable[[], Shown],
+    read: Callable[[], ReportView],
     is_ready: Callable[[], bool],
     *,
     vllm_page: Callable[[], bytes] = bytes,
@@ -46,9 +46,9 @@ def make_web(
     empty.
     """
     app = web.Application(client_max_size=0)
-    kept = Kept(every, read)
+    kept = PageCache(every, read)
 
-    def made(make: Callable[[Shown], str], content_type: str) -> Handler:
+    def made(make: Callable[[ReportView], str], content_type: str) -> Handler:
         async def send(_: web.Request) -> web.Response:
             text = kept(make, make)
             return web.Response(text=text, content_type=content_type, headers=_PAGE_HEADERS)
@@ -97,7 +97,7 @@ def _add_probes(
     app.router.add_get("/-/engine", engine)
 
 
-def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:
+def _metrics(kept: "PageCache", vllm_page: Callable[[], bytes]) -> Handler:
     reexport = Reexport()
 
     async def metrics(request: web.Request) -> web.Response:
@@ -114,7 +114,7 @@ def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:
         limit = kept("limit", lambda shown: shown.settings.limits.passthrough_series)
         own = await reexport.series(page_of_vllm, limit)
 
-        def make(shown: Shown) -> bytes:
+        def make(shown: ReportView) -> bytes:
             # From this report, so that the page shows one moment.
             return rendered(shown, form) + (own if shown.report.scrape.up else b"")
 
@@ -127,7 +127,7 @@ def _metrics(kept: "Kept", vllm_page: Callable[[], bytes]) -> Handler:
     return metrics
 
 
-def _json(shown: Shown) -> str:
+def _json(shown: ReportView) -> str:
     """The status with vLLM's address.
 
     A recording's status lacks it: these settings are not those it was recorded with.
@@ -136,7 +136,7 @@ def _json(shown: Shown) -> str:
     return json.dumps(whole, allow_nan=False)
 
 
-def _hour(shown: Shown) -> str:
+def _hour(shown: ReportView) -> str:
     return json.dumps(hour(shown), allow_nan=False)
 
 
@@ -160,23 +160,26 @@ def _file(body: bytes, content_type: str) -> Handler:
     return send
 
 
-class Kept:
+class PageCache:
     """Caches what is made from the result of ``read``.
 
     Each is made once in ``seconds``, unless very many are requested.
     """
 
     def __init__(
-        self, seconds: float, read: Callable[[], Shown], clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float,
+        read: Callable[[], ReportView],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seconds = seconds
         self._read = read
         self._clock = clock
         self._at = 0.0
-        self._shown: Shown | None = None
+        self._shown: ReportView | None = None
         self._made: dict[Hashable, Any] = {}
 
-    def __call__(self, name: Hashable, make: Callable[[Shown], _Made]) -> _Made:
+    def __call__(self, name: Hashable, make: Callable[[ReportView], _Made]) -> _Made:
         """The result of ``make``, cached under ``name``."""
         now = self._clock()
         if self._shown is None or now - self._at >= self._seconds:

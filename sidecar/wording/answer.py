@@ -35,7 +35,7 @@ from sidecar.wording.notes import (
 from sidecar.wording.numbers import counted, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
-from sidecar.wording.tables import seen
+from sidecar.wording.tables import judged_window
 
 # Worst first.
 TONES: Final = {
@@ -430,7 +430,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     judged = model.judgement
     speedup = model.speed.in_force if model.speed is not None else None
     verdict = judged.verdict
-    window = seen(judged)
+    window = judged_window(judged)
     is_ruled = judged.evidence.is_ruled
 
     split = "No temperature has enough traffic for a verdict." if is_ruled else ""

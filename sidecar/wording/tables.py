@@ -62,7 +62,7 @@ def tables(model: ModelReport) -> list[TextTable]:
     return [(header, rows) for header, rows in all_tables if rows]
 
 
-def seen(judgement: Judgement) -> Acceptance:
+def judged_window(judgement: Judgement) -> Acceptance:
     """The window that was judged or, below the gates, the recent one."""
     return judgement.judged or judgement.evidence.window
 
@@ -83,7 +83,7 @@ def _temperature(part: TemperatureReport) -> Cells:
         part.temperature,
         part.judgement.verdict,
         plus_minus(part.speedup) if part.speedup else "-",
-        ratio(seen(part.judgement).rate),
+        ratio(judged_window(part.judgement).rate),
         *(ratio(rate) for rate in part.acceptance_quantiles.values()),
         share(part.window.share),
         count(part.window.requests),
@@ -122,7 +122,7 @@ def _engine(engine: EngineReport) -> Cells:
     return (
         engine.key.engine,
         speculation,
-        ratio(seen(engine.judgement).rate),
+        ratio(judged_window(engine.judgement).rate),
         ratio(engine.coverage),
         *_times(engine, Phase.TTFT),
         *_times(engine, Phase.TPOT),

@@ -21,7 +21,7 @@ from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import TimedOut
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
 from tests.alerts.vllm_pages import (
@@ -381,7 +381,7 @@ class Sidecar:
         """Every sample as ((name, labels), value)."""
         # by promtool's clock, which begins at 0
         yield ("process_start_time_seconds", ()), 60.0 * self._started
-        shown = Shown(self.report(minute), self._settings)
+        shown = ReportView(self.report(minute), self._settings)
         for metric in METRICS:
             for labels, value in metric.samples(shown):
                 if not isinstance(value, Distribution):  # no rule reads one

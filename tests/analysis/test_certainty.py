@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from sidecar.analysis.certainty.past import WINDOWS, Counted, PastWatch
-from sidecar.analysis.certainty.side import NOWHERE, Line, Side, Standing, alarming, standing
+from sidecar.analysis.certainty.side import NOWHERE, CertainSide, Line, Side, alarming, certain_side
 from sidecar.analysis.certainty.spread import BLOCK, Spread, SpreadWatch
 from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.judgement import Verdict
@@ -142,7 +142,7 @@ def test_a_standing_begins_by_what_is_certain_and_ends_sooner_for_an_alarm():
         for _ in range(minutes):
             traffic.serve(rate, seconds=60)
             estimates = partial(traffic.past.estimates, 20)
-            where = standing(where, line, estimates, traffic.at)
+            where = certain_side(where, line, estimates, traffic.at)
             told.append(where.side)
     changes = [minute for minute in range(1, len(told)) if told[minute] is not told[minute - 1]]
 
@@ -150,13 +150,13 @@ def test_a_standing_begins_by_what_is_certain_and_ends_sooner_for_an_alarm():
     fell, rose = changes[-2:]
     assert 60 + 3 <= fell <= 60 + 10
     assert 100 < rose <= 140
-    assert where == Standing(Side.ABOVE, 1000.0 + 60 * (rose + 1))
+    assert where == CertainSide(Side.ABOVE, 1000.0 + 60 * (rose + 1))
 
 
 def test_without_estimates_a_standing_stays():
     """Nothing is known since a change of a moment ago."""
-    before = Standing(Side.BELOW, 5.0)
-    assert standing(before, Line(0.5), lambda _: (), 9.0) is before
+    before = CertainSide(Side.BELOW, 5.0)
+    assert certain_side(before, Line(0.5), lambda _: (), 9.0) is before
 
 
 def pod():

@@ -18,7 +18,7 @@ from sidecar.demo.server import VERSION
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import SnapshotReader
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.exporter import chosen, rendered
 from sidecar.requests.messages import read_packet
 from sidecar.requests.plugin import install
@@ -125,7 +125,7 @@ class SimulatedPod:
         self._state.scraped(at, 0.005, POLL, self._snapshots.read(self._pages.read(body)))
 
     def _scraped(self, at):
-        shown = Shown(self._state.report(at, OwnReport()), self._settings)
+        shown = ReportView(self._state.report(at, OwnReport()), self._settings)
         return Samples.parsed(rendered(shown, chosen("text/plain", "")).decode())
 
 

@@ -27,7 +27,7 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.temperature_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tally import Tally
@@ -42,7 +42,7 @@ def settings(**environment):
 
 
 def shown(report_, **environment):
-    return Shown(report_, settings(**environment))
+    return ReportView(report_, settings(**environment))
 
 
 def with_hour(report_):

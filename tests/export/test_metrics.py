@@ -37,7 +37,7 @@ from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.probe import ProbeOutcome
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
-from sidecar.export.declaration import Shown
+from sidecar.export.declaration import ReportView
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
 from sidecar.findings.catalog import BY_CODE, OF_REQUESTS
@@ -237,7 +237,7 @@ def test_series_are_bounded_over_a_whole_life(pause):
             state.scraped(at, 0.002, 1.0, page)
         samples = [
             sample
-            for family in families(Shown(state.report(at), settings))
+            for family in families(ReportView(state.report(at), settings))
             for sample in family.samples
         ]
         assert 200 < len(samples) <= PROMISED

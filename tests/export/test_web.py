@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.judgement import Verdict
 from sidecar.engine.plan import EngineKey
-from sidecar.export.web import Kept, make_web
+from sidecar.export.web import PageCache, make_web
 from sidecar.shipped import shipped
 from tests.export import reports
 
@@ -149,7 +149,7 @@ async def test_re_exported_names_are_vllms_own_in_whatever_format_is_asked_for(s
 def test_each_page_is_made_once_within_the_time():
     """However many clients ask, all of them see one moment."""
     now, given, made = [0.0], iter(range(9)), []
-    kept = Kept(1.0, lambda: next(given), lambda: now[0])
+    kept = PageCache(1.0, lambda: next(given), lambda: now[0])
     for now[0] in (0.0, 0.5, 0.999, 1.0, 1.5, 3.0):
         assert [kept(name, lambda shown: made.append(shown) or shown) for name in "ab"] == [
             made[-1],
@@ -159,7 +159,7 @@ def test_each_page_is_made_once_within_the_time():
 
 
 def test_a_client_that_asks_for_ever_more_pages_has_few_of_them_kept():
-    kept, made = Kept(1.0, lambda: 0, lambda: 0.0), weakref.WeakSet()
+    kept, made = PageCache(1.0, lambda: 0, lambda: 0.0), weakref.WeakSet()
     for name in range(1000):
         made.add(kept(name, lambda _: frozenset({object()})))
     assert len(made) <= 16
@@ -167,7 +167,7 @@ def test_a_client_that_asks_for_ever_more_pages_has_few_of_them_kept():
 
 def test_a_reading_that_fails_is_a_failure_and_never_an_old_page():
     now, given = [0.0], [5]
-    kept = Kept(1.0, given.pop, lambda: now[0])
+    kept = PageCache(1.0, given.pop, lambda: now[0])
     assert kept("a", str) == "5"
     now[0] = 1.0
     with pytest.raises(IndexError):

@@ -25,14 +25,14 @@ class Side(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CertainSide:
     """The side that is certain, None if none is; it has been so since ``since``, Unix seconds."""
 
     side: Side | None = None
     since: float = -inf
 
 
-NOWHERE: Final = Standing()
+NOWHERE: Final = CertainSide()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ Estimates = Callable[[float], Iterable[Estimate]]
 """By time: what is known since then, the shortest window first."""
 
 
-def standing(before: Standing, line: Line, estimates: Estimates, at: float) -> Standing:
-    """The standing at ``at`` that follows ``before``.
+def certain_side(before: CertainSide, line: Line, estimates: Estimates, at: float) -> CertainSide:
+    """The side at ``at`` that follows ``before``.
 
     After a change, only what is counted from then on decides: what led to it does not count twice.
     """
@@ -73,15 +73,15 @@ def standing(before: Standing, line: Line, estimates: Estimates, at: float) -> S
     falls = line.below if before.side is None else line.falls
     may_fall = before.side is not Side.BELOW and recent.rate < line.value + recent.error
     if may_fall and any(one.rate + falls * one.error < line.value for one in known):
-        return Standing(Side.BELOW, at)
+        return CertainSide(Side.BELOW, at)
 
     may_rise = before.side is not Side.ABOVE and recent.rate >= line.value - recent.error
     if may_rise and _rises(before, line, known):
-        return Standing(Side.ABOVE, at)
+        return CertainSide(Side.ABOVE, at)
     return before
 
 
-def _rises(before: Standing, line: Line, known: Sequence[Estimate]) -> bool:
+def _rises(before: CertainSide, line: Line, known: Sequence[Estimate]) -> bool:
     if before.side is None:
         return any(one.rate - line.above * one.error >= line.value for one in known)
     beyond = [one.rate - line.rises * one.error >= line.value for one in known]

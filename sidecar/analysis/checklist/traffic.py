@@ -26,7 +26,7 @@ _HALF: Final = 0.5  # of a request's time before its first token, from which on 
 _SHAPED: Final = frozenset({"filtered", "penalties"})
 
 
-class Trait(StrEnum):
+class RequestTrait(StrEnum):
     """What a finished request is like; those that vLLM would reject are counted by parameter."""
 
     ANY = "any"
@@ -101,22 +101,24 @@ class TrafficWindow:
     def traffic(self, least: int) -> Traffic:
         """As of the last ``mark``; no share of first tokens if fewer than ``least`` have times."""
         counts = self._counts.sums
-        total = counts.get(Trait.ANY, 0)
+        total = counts.get(RequestTrait.ANY, 0)
         seconds = 0.0 if self._begun is None else min(self._at - self._begun, HOUR)
         if not total:
             return Traffic(seconds=seconds)
 
-        timed = counts.get(Trait.TIMED, 0)
-        bound = counts.get(Trait.FIRST_TOKEN, 0)
+        timed = counts.get(RequestTrait.TIMED, 0)
+        bound = counts.get(RequestTrait.FIRST_TOKEN, 0)
         median = quantile(self._temperatures.ordered(), 0.5)
         return Traffic(
             requests=total,
             seconds=seconds,
-            cool=counts.get(Trait.COOL, 0) / total,
-            hot=counts.get(Trait.HOT, 0) / total,
-            long_prompts=counts.get(Trait.LONG_PROMPT, 0) / total,
-            structured=counts.get(Trait.STRUCTURED, 0) / total,
-            shaped=None if Trait.UNTOLD in counts else counts.get(Trait.SHAPED, 0) / total,
+            cool=counts.get(RequestTrait.COOL, 0) / total,
+            hot=counts.get(RequestTrait.HOT, 0) / total,
+            long_prompts=counts.get(RequestTrait.LONG_PROMPT, 0) / total,
+            structured=counts.get(RequestTrait.STRUCTURED, 0) / total,
+            shaped=None
+            if RequestTrait.UNTOLD in counts
+            else counts.get(RequestTrait.SHAPED, 0) / total,
             first_token=bound / timed if timed >= least else None,
             rejected={name: counts[name] / total for name in REJECTED if name in counts},
             temperature=None if median is None else median / 100,
@@ -130,15 +132,15 @@ def _names(request: FinishedRequest) -> list[str]:
     share = _before_first_token(request)
     temperature = request.temperature
     traits = {
-        Trait.ANY: True,
-        Trait.COOL: temperature is not None and temperature <= 100 * COOL,
-        Trait.HOT: temperature is not None and temperature > 100 * HOT,
-        Trait.LONG_PROMPT: request.prompt_tokens > LONG_PROMPT,
-        Trait.STRUCTURED: request.structured,
-        Trait.SHAPED: request.sampling in _SHAPED,
-        Trait.UNTOLD: request.sampling is None,
-        Trait.TIMED: share is not None,
-        Trait.FIRST_TOKEN: share is not None and share >= _HALF,
+        RequestTrait.ANY: True,
+        RequestTrait.COOL: temperature is not None and temperature <= 100 * COOL,
+        RequestTrait.HOT: temperature is not None and temperature > 100 * HOT,
+        RequestTrait.LONG_PROMPT: request.prompt_tokens > LONG_PROMPT,
+        RequestTrait.STRUCTURED: request.structured,
+        RequestTrait.SHAPED: request.sampling in _SHAPED,
+        RequestTrait.UNTOLD: request.sampling is None,
+        RequestTrait.TIMED: share is not None,
+        RequestTrait.FIRST_TOKEN: share is not None and share >= _HALF,
     }
 
     held: list[str] = [trait for trait, holds in traits.items() if holds]

@@ -344,12 +344,20 @@ def gone():
     for made in (sets, none):
         made.own |= {"cluster": "with-sets"}
     told = [
-        Firing({"namespace": name, "model_name": name}, since=52, until=90)
-        for name in ("unknown", "plain")
+        Firing({"namespace": name, "model_name": name}, since=since, until=until)
+        for name, since, until in (("unknown", 50, 90), ("plain", 50, 90), ("paged-first", 52, 52))
     ]
+    # It was down before it was gone: that has paged, and goes on for ten minutes.
+    paged_first = evicted("paged-first").failing(lambda n: n >= 54)
     yield Scene(
-        "a warning where nobody knows, for an hour", GONE, at=(47, 52, 90, 105), fleet=told
+        "a warning where nobody knows, for an hour",
+        GONE,
+        at=(47, 50, 52, 90, 105),
+        fleet=told,
+        reads=(DOWN,),
+        needs_prometheus=True,
     ).with_pods(
+        paged_first,
         unknown, idle, plain, loading_anew, anew.failing(lambda n: n < 120), sets, none,
         Pod("links", minutes=120, namespace="links", model="links").drafting(5, 0.8),
     )  # fmt: skip

@@ -260,6 +260,9 @@ def loading():
         pods[1].outage_fires(since=since, **({} if until is None else {"until": until}))
         return pods
 
+    # What answers at the new pod's address is not vLLM: nobody knows whether that loads.
+    blind = replaced("blind", 90)
+    blind[1].failing(lambda _: True, NoVllmMetrics("none"))
     other = Pod("other", namespace="served", minutes=100).drafting(5, 0.8)
     renamed = Pod("name-old", model="before", namespace="rename", minutes=38).drafting(5, 0.8)
     yield Scene(
@@ -273,6 +276,7 @@ def loading():
         *pages(replaced("patient", 90, startup_time=900), since=58),
         *pages(replaced("quick", 90, first=7), since=52, until=95),
         *replaced("as-ever", 8, first=7),
+        *blind,
         *pages(replaced("at-once", 90, first=1), since=46),
         renamed,
         Pod("name-new", model="after", namespace="rename", start=40).drafting(5, 0.8),

@@ -32,10 +32,8 @@ def why_page(page: str) -> str:
 
 def _rows() -> Iterator[str]:
     for code, words in BY_CODE.items():
-        link = ""
-        if words.runbook:
-            name = words.runbook.removeprefix("SpecDecode")
-            link = f"[{name}](../alerts/runbooks/{words.runbook}.md)"
+        name = words.runbook.removeprefix("SpecDecode")
+        link = f"[{name}](../alerts/runbooks/{words.runbook}.md)"
         yield f"| `{code}` | {words.why} | {words.remedy} | {link} |\n"
 
 

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(SettingsError(list(loaded.problems)), file=sys.stderr)
         return SettingsError.exit_code
 
-    arguments.invalid_settings = loaded.problems
+    arguments.invalid_settings = (*loaded.problems, *loaded.consequences)
 
     configure_logging(sys.stderr, level=settings.log.level, format=settings.log.format)
     try:

@@ -9,8 +9,6 @@ from dashboards.builders.query import copied, lately, relabelled, series
 from dashboards.builders.tables import RUNBOOKS, Label
 from sidecar.findings.catalog import BY_CODE
 
-# A fact has no remedy, and is not exported.
-FINDINGS: Final = {code: words for code, words in BY_CODE.items() if words.remedy}
 HELD: Final = f"{lately(series('finding'))} == 1"
 _RUNBOOK: Final = f"{RUNBOOKS}/${{__data.fields.runbook}}.md"
 
@@ -21,8 +19,8 @@ def explained(expression: str) -> str:
     These are ``remedy``, which is in words as well, and the hidden ``runbook``.
     """
     expression = copied(expression, "remedy", "finding")
-    for runbook in dict.fromkeys(words.runbook for words in FINDINGS.values()):
-        codes = "|".join(code for code, words in FINDINGS.items() if words.runbook == runbook)
+    for runbook in dict.fromkeys(words.runbook for words in BY_CODE.values()):
+        codes = "|".join(code for code, words in BY_CODE.items() if words.runbook == runbook)
         expression = relabelled(expression, "runbook", runbook, "finding", codes)
     return expression
 
@@ -32,8 +30,8 @@ def columns(*, together: bool = False) -> list[Label]:
 
     The first column links to the runbook.
     """
-    why = {code: words.why for code, words in FINDINGS.items()}
-    remedy = {code: words.remedy for code, words in FINDINGS.items()}
+    why = {code: words.why for code, words in BY_CODE.items()}
+    remedy = {code: words.remedy for code, words in BY_CODE.items()}
     title, width = "Finding", 400
 
     if together:

@@ -15,7 +15,7 @@ from sidecar.errors import ScrapeError
 from sidecar.export.declaration import ReportView
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
-from sidecar.findings.finding import Finding, advised
+from sidecar.findings.finding import advised
 from sidecar.wording.answer import answer, tone_of
 from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
@@ -113,10 +113,9 @@ def _key(key: Any) -> str:
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass or a named tuple, then its properties; first a finding's code."""
-    code = ["code"] if issubclass(kind, Finding) else []
+    """The fields of a dataclass or a named tuple, then its properties."""
     properties = [name for name, item in vars(kind).items() if isinstance(item, property)]
     if is_dataclass(kind):
         shown = (field.name for field in fields(kind) if field.metadata != LEFT_OUT)
-        return (*code, *shown, *properties)
+        return (*shown, *properties)
     return (*kind._fields, *properties)  # type: ignore[attr-defined]

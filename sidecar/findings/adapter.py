@@ -8,10 +8,7 @@ from sidecar.analysis.split.tallies import NO_ADAPTER
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.group import RUNBOOK, accepting_less, advice_or_fact
 from sidecar.findings.kind import FindingKind, Place
-from sidecar.findings.lower_acceptance import (
-    LowerAcceptance,
-    both_rates,
-)
+from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates
 from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.findings.situation import Situation
 from sidecar.requests.tables import OTHER, Table

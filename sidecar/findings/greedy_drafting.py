@@ -5,7 +5,7 @@ bound what there is to gain. docs/why.md has the measurements.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
 
@@ -50,7 +50,7 @@ class GreedyDrafting(Finding):
     use top-k, top-p or min-p.
     """
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     temperatures: tuple[str, ...]
     rate: float
     position_rates: tuple[float, ...]

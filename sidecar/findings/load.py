@@ -1,7 +1,7 @@
 """``load``: speculation loses at the load of the window, and pays with fewer requests running."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.advice import Advice
@@ -29,7 +29,7 @@ class Load(Finding):
     standard error of ``speedup``.
     """
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     running: float
     speedup: float
     error: float

@@ -1,7 +1,7 @@
 """``long_contexts``: speculation pays with short contexts, and loses with long ones."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.evidence import CONFIDENCE
@@ -24,7 +24,7 @@ class LongContexts(Finding):
     Both are labels of ranges. ``error`` is the standard error of ``speedup``.
     """
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     context: str
     speedup: float
     error: float

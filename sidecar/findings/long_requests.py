@@ -1,7 +1,7 @@
 """``long_requests``: while one request is longer than the draft takes, vLLM drafts for none."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.report import ModelReport
@@ -21,7 +21,7 @@ class LongRequests(Finding):
     For at least ``share`` of the window, no draft token of any request could be accepted.
     """
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     requests: int
     longest: int
     share: float

@@ -1,15 +1,12 @@
 """``mismatch``: almost no draft token is accepted, so the draft does not fit its target."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.methods import drafts_with_a_model
-from sidecar.findings.ending import (
-    READ_A_REPLY,
-    replies_sentence,
-)
+from sidecar.findings.ending import READ_A_REPLY, replies_sentence
 from sidecar.findings.explanation import Explanation, speculating_engine, speculation_of
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
@@ -24,7 +21,7 @@ _CODE: Final = "mismatch"
 class Mismatch(Finding):
     """The draft tokens are rejected from the first position on, at any temperature."""
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     acceptance: float | None
 
 

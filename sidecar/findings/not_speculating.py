@@ -1,7 +1,7 @@
 """``not_speculating``: an engine that is configured to draft decodes, and drafts nothing."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.report import EngineReport, ModelReport
@@ -20,7 +20,7 @@ _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
 class NotSpeculating(Finding):
     """The ``engines`` that generated ``tokens`` without a draft, and no schedule explains it."""
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     engines: tuple[str, ...]
     tokens: float
 

@@ -1,7 +1,7 @@
 """``prefix_cache``: vLLM computes the last block of each prefix-cache hit again for the draft."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
@@ -23,7 +23,7 @@ _DROPPED: Final = 0.05  # share of the prompt tokens from which on dropped block
 class PrefixCache(Finding):
     """The share of the prompt tokens that is found, and what it would be at most, 0 to 1."""
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     hit_ratio: float
     hit_ratio_at_most: float
     block_tokens: int

@@ -1,7 +1,7 @@
 """``room``: the KV cache is too small for the requests, and the draft takes a part of it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Final
 
@@ -46,7 +46,7 @@ class Room(Finding):
     requests of the window's mean length that fit into one engine's KV cache; None if unknown.
     """
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     engines: tuple[str, ...]
     less_than_plain: float | None
     share_of_layers: float | None

@@ -1,7 +1,7 @@
 """``structured_output``: it accepts less, or its grammar forbids drafts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.report import ModelReport
@@ -30,7 +30,7 @@ class ForbiddenDrafts(Finding):
     ``acceptance`` is the acceptance rate of all requests.
     """
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
     acceptance: float | None
 
 

@@ -1,7 +1,7 @@
 """``synthetic_acceptance``: vLLM accepts draft tokens at a set rate, whatever the model says."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.report import ModelReport
@@ -17,7 +17,7 @@ _CODE: Final = "synthetic_acceptance"
 class SyntheticAcceptance(Finding):
     """The acceptance rate is configured, as for a benchmark, and replies are not the model's."""
 
-    code: str = _CODE
+    code: str = field(default=_CODE, init=False)
 
 
 def synthetic_acceptance(situation: Situation) -> Iterator[SyntheticAcceptance]:

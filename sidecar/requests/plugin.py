@@ -158,8 +158,8 @@ def show(server: str | None) -> None:
 # - ``_free_request`` is called once at the end of a request, however it ends.
 #
 # The constructor is wrapped as well, to say hello to the sidecar, and ``schedule``, to notice when
-# the engine has stood still, and to say again that nothing is observed. What parameters that one
-# has does not matter.
+# the engine has stood still, and to say again that nothing is observed. ``schedule`` may have any
+# parameters.
 KNOWN = {
     "make_spec_decoding_stats": "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
     " num_invalid_spec_tokens request_id",
@@ -179,8 +179,7 @@ def install(
 ) -> None:
     """Wraps the methods of vLLM's Scheduler, or of a class like it, unless they are wrapped.
 
-    An instance then has its ``Observer`` in ``_specdec``, or None where it was never observed or no
-    longer is.
+    An instance then has its ``Observer`` in ``_specdec``, or None while nothing observes it.
     """
     if "_specdec" in vars(scheduler_class):
         return
@@ -190,7 +189,7 @@ def install(
         name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)
     }
     refusal = misfit({name: parameters(method) for name, method in methods.items()})
-    wrappers = {} if refusal else wrappers_of(**methods)
+    wrappers = {} if refusal else {name: WRAPPERS[name](method) for name, method in methods.items()}
     construct = scheduler_class.__init__
     identity = {"vllm": text(vllm_version, 64), "server": server}
 
@@ -237,22 +236,11 @@ def observe(
         log.info("specdec %s: %s for %s", VERSION, observer.state, path)
 
 
-def wrappers_of(
-    make_spec_decoding_stats: Any, update_from_output: Any, _free_request: Any
-) -> dict[str, Any]:
-    """The wrappers around vLLM's methods, by name."""
-    return {
-        "make_spec_decoding_stats": draft_wrapper_of(make_spec_decoding_stats),
-        "update_from_output": step_wrapper_of(update_from_output),
-        "_free_request": end_wrapper_of(_free_request),
-    }
-
-
 def draft_wrapper_of(make: Any) -> Any:
     """The wrapper around ``make_spec_decoding_stats``: it counts one draft of one request.
 
-    As vLLM's own counters do. It alone runs for each request and step, so it counts here and calls
-    nothing.
+    It counts as vLLM's own counters do. It alone runs for each request and step, so it calls a
+    helper only for a request or a cell that is new to it.
     """
 
     @functools.wraps(make, WITH_DEFAULTS)
@@ -348,6 +336,13 @@ def end_wrapper_of(free: Any) -> Any:
     return free_wrapper
 
 
+WRAPPERS = {
+    "make_spec_decoding_stats": draft_wrapper_of,
+    "update_from_output": step_wrapper_of,
+    "_free_request": end_wrapper_of,
+}
+
+
 def schedule_wrapper_of(schedule: Any) -> Any:
     """The wrapper around ``schedule``, which a subclass may replace without harm to the counts."""
 
@@ -412,7 +407,10 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
 
     with suppress(Exception):
         if observer is not None:  # else its constructor failed
-            observer.starting = {}  # lets go of vLLM's requests
+            # Lets go of what is vLLM's, and of what nobody will be told.
+            observer.starting = {}
+            observer.ends.clear()
+            observer.finished.clear()
             observer.say("disabled", reason)
 
 
@@ -438,9 +436,8 @@ EXACT_DECODES = 16  # the number of requests that decode in a step is exact up t
 PAUSE = 0.1  # seconds; if nothing is scheduled for so long after a step, the engine stood still
 MIXED = 64  # a step with more prompt tokens than this is a mixed one
 MAX_SAMPLED = 64  # requests whose context is looked at, once a report
-# Combinations of what a request is counted by. What requests in further ones have, but for the
-# temperature and ``OWN``, is not told apart: so a temperature's counts are exact whatever clients
-# send.
+# Combinations of what a request is counted by. Later ones count by temperature and ``OWN`` alone,
+# so a temperature's counts are exact whatever clients send.
 MAX_CELLS = 1024
 MAX_FINISHED = 4096  # finished requests that wait; the oldest are dropped and counted as lost
 
@@ -463,6 +460,7 @@ OUTCOME_OF = {
     "FINISHED_ABORTED": 3,
 }  # of vLLM's statuses; any other one is an error
 
+# What is encoded has no cycles.
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
 
@@ -622,8 +620,7 @@ class Observer:
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
-        if result or self.starting:
-            self.count_output(scheduler, scheduler_output, result)
+        self.count_output(scheduler, scheduler_output, result)
 
         # The number may be negative: 0.16 counts a streaming session that waits twice.
         is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
@@ -641,7 +638,7 @@ class Observer:
         self.generation_tokens += tokens
 
         if self.starting:
-            first_tokens = self.take_started()
+            first_tokens = self.take_started(scheduler.requests)
             decodes -= len(first_tokens)
             tokens -= sum(first_tokens)
         if decodes > 0:
@@ -650,16 +647,17 @@ class Observer:
             if self.step_seconds:
                 self.count_step(scheduler_output, decodes, tokens)
 
-    def take_started(self) -> list[int]:
+    def take_started(self, requests: dict[str, Any]) -> list[int]:
         """The number of tokens of each request that got its first ones in this step.
 
-        For these, the step was one of prefill.
+        For these, the step was one of prefill. One that is no longer among the scheduler's
+        ``requests`` gets none.
         """
         first_tokens = []
         for request_id, request in [*self.starting.items()]:
             record = request._specdec
             tokens = request.num_output_tokens
-            if tokens or record.has_ended:
+            if tokens or record.has_ended or request_id not in requests:
                 del self.starting[request_id]
 
             if tokens:
@@ -693,8 +691,7 @@ class Observer:
         cell = self.step_cells.get(key)
         if cell is None:
             cell = self.step_cells[key] = Cell(key, len(more), is_of_steps=True)
-        if not cell.is_changed:
-            self.note(cell)
+        self.note(cell)
         cell.numbers[:] = map(add, cell.numbers, more)
 
     def sample_context(self, requests: dict[str, Any], result: Any) -> None:
@@ -888,14 +885,15 @@ def cached_tokens(request: Any, prefill_stats: Any) -> int | None:
 
 
 ENDINGS = ("normal", "loop", "empty")
-# An output ends in a loop if its last tokens repeat this often, over at least so many tokens, with
-# a period of up to 200. For periods from one number to another, so many of the last tokens must
-# occur again, and so many places at which they do are looked at.
+# An output ends in a loop if its last tokens repeat LOOP_TIMES, over at least LOOP_TOKENS tokens,
+# with a period of up to 200. A row of LOOP_PERIODS has the shortest and the longest period that it
+# finds, and how many of the last tokens it looks for: with a period of 30, for example, the last 44
+# tokens are also there 30 tokens earlier. At most LOOP_CANDIDATES such places are checked in full.
 LOOP_TIMES = 3
 LOOP_TOKENS = 64
 LOOP_PERIODS = ((1, 21, 43), (22, 63, 44), (64, 200, 128))
 LOOP_CANDIDATES = 3
-LOOP_SEARCHED = 200 + 128
+LOOP_SEARCHED = 200 + 128  # tokens
 
 
 def ending_of(request: Any, outcome: str) -> str:
@@ -915,8 +913,8 @@ def ending_of(request: Any, outcome: str) -> str:
 def is_loop(tokens: Any) -> bool:
     """Whether an output ends in a repetition; False if that is not found quickly.
 
-    Clients choose the output, so it takes about the same whatever that is. With a period, the last
-    tokens occur again that many before: this is looked for in the lowest byte of each.
+    Clients choose the output, so it takes about the same whatever that is: the last tokens are
+    looked for earlier on by the lowest byte of each, and few places are checked in full.
     """
     if len(tokens) < LOOP_TOKENS:
         return False
@@ -1070,8 +1068,8 @@ class Report:
             room = min(self.max_items - len(part), self.unsent)
             finished = [*islice(observer.finished, room)]
 
-        text = encode({**cells, "end": end})
-        if not self.link.send("report", f'{text[:-1]},"finished":[{",".join(finished)}]}}'):
+        message = encode({**cells, "end": end})
+        if not self.link.send("report", f'{message[:-1]},"finished":[{",".join(finished)}]}}'):
             self.take_back(part)
             return False
 
@@ -1301,8 +1299,8 @@ def options(speculative: Any) -> str | None:
             if is_plain and value != default and not is_filled_in and not is_secret:
                 found[field.name] = value
 
-        text = encode(found)
-        return text if found and len(text) <= MAX_OPTIONS else None
+        config = encode(found)
+        return config if found and len(config) <= MAX_OPTIONS else None
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -37,11 +37,12 @@ _SERVICE_LINK: Final = re.compile(
 # Pydantic's names, of models and dataclasses.
 _UNKNOWN: Final = {"extra_forbidden", "unexpected_keyword_argument"}
 _WEB: Final = "web_config_file"
-_WEB_CONFIG: Final = "web_config"  # an unknown name that has it was meant to protect the pages
+# An unknown name with the letters of the first and of one of the others was meant to protect pages.
+_WEB_LETTERS: Final = ("web", ("conf", "file"))
 _MAX_CHARACTERS: Final = 80  # of a key or a value in a message
 _CERTIFICATE: Final = ("vllm_cert_file", "vllm_key_file")
 _BASELINE: Final = ("baseline_file", "baseline", "plain_steps", "plain_cache", "plain_endings")
-_UNKNOWN_SETTING: Final = "unknown setting; remove it"
+_UNKNOWN_SETTING: Final = "unknown setting; correct or remove it"
 # None of them may be above the next. Their defaults are not.
 _ASCENDING: Final = (
     ("scrape_interval", "latency_window", "history"),
@@ -81,11 +82,13 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
 class LoadedSettings:
     """Settings in which those that are invalid have their defaults.
 
-    ``problems`` has a line for everything that is wrong.
+    ``problems`` has a line for everything that is wrong, ``consequences`` one for each valid
+    setting that has its default, too, since it would not go with that of another one.
     """
 
     settings: Settings
     problems: tuple[str, ...] = ()
+    consequences: tuple[str, ...] = ()
 
 
 def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
@@ -120,11 +123,17 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
     problems += messages
 
     conflicts = list(sources.conflicts(settings))
+    # Not told: those with the default of an invalid setting, or with what an unreadable file says.
+    told = [one for one in conflicts if file is not None and invalid.isdisjoint(one.keys)]
+    problems += (one.line for one in told)
+    named = invalid.union(*(one.keys for one in told))
+    invalid = invalid.union(*(one.group for one in conflicts))
+    consequences = [
+        f"{sources.name(key)}: has its default, too"
+        for key in sorted(invalid - named)
+        if _is_given(key, values)
+    ]
     if conflicts:
-        if file is not None:  # else it may say what resolves them
-            # Nor are those told that follow from the default of an invalid one.
-            problems += (line for keys, line in conflicts if not invalid.intersection(keys))
-        invalid = invalid.union(*(keys for keys, _ in conflicts))
         settings = Settings.model_validate(_without(values, invalid))
 
     unused = [name.removeprefix(PREFIX).lower() for name in unknown] + sorted(invalid)
@@ -133,7 +142,9 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
         locked = locked_web_config(Path(path) if isinstance(path, str) else None)
         settings = settings.model_copy(update={_WEB: locked})
 
-    return LoadedSettings(settings=settings, problems=tuple(problems))
+    return LoadedSettings(
+        settings=settings, problems=tuple(problems), consequences=tuple(consequences)
+    )
 
 
 def _valid(
@@ -172,12 +183,21 @@ def _without(values: Mapping[str, Any], invalid: Collection[str]) -> dict[str, A
     return kept
 
 
+def _is_given(key: str, values: Mapping[str, Any]) -> bool:
+    """Whether a setting has a value of its own."""
+    group, _, name = key.rpartition(".")
+    within = values.get(group) if group else values
+    return isinstance(within, Mapping) and within.get(name) is not None
+
+
 def _protects_pages(unused: Iterable[str], unread: Path | None) -> bool:
     """Whether TLS or a password was asked for by what is not in force.
 
     That is a name that is ``unused``, or the file that could not be read as YAML.
     """
-    if any(_WEB_CONFIG in name for name in unused):
+    letters = ["".join(filter(str.isalnum, name)).lower() for name in unused]
+    web, others = _WEB_LETTERS
+    if any(web in name and any(other in name for other in others) for name in letters):
         return True
 
     try:
@@ -211,6 +231,17 @@ def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, 
     return merged
 
 
+class _Conflict(NamedTuple):
+    """Settings that contradict each other, and those that have their defaults then.
+
+    No key is in two groups, and the defaults of a group contradict nothing.
+    """
+
+    keys: tuple[str, ...]
+    group: tuple[str, ...]
+    line: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Sources:
     """Where settings come from: ``variables``, by key, override the file ``config``.
@@ -240,31 +271,29 @@ class _Sources:
         value = "" if is_secret else f"={_shown(written)}"
         return f"{self._name(path)}{value}: {text[:1].lower()}{text[1:]}"
 
-    def conflicts(self, settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
-        """The keys and a line for each contradiction between settings.
-
-        No key is in two of ``_ASCENDING``, ``_CERTIFICATE`` and ``_BASELINE``, and their defaults
-        contradict nothing.
-        """
+    def conflicts(self, settings: Settings) -> Iterator[_Conflict]:
+        """Each contradiction between settings."""
         for rising in _ASCENDING:
             for lower, higher in pairwise(rising):
                 low = attrgetter(lower)(settings)
                 high = attrgetter(higher)(settings)
                 if low > high:
                     order = "the first must not be above the second"
-                    names = f"{self._setting(lower)}={low:g}, {self._setting(higher)}={high:g}"
-                    yield rising, f"{names}: {order}"
+                    names = f"{self.name(lower)}={low:g}, {self.name(higher)}={high:g}"
+                    yield _Conflict((lower, higher), rising, f"{names}: {order}")
 
         if problem := _certificate_problem(settings):
-            names = ", ".join(map(self._setting, _CERTIFICATE))
-            yield _CERTIFICATE, f"{names}: {problem}"
+            names = ", ".join(map(self.name, _CERTIFICATE))
+            yield _Conflict(_CERTIFICATE, _CERTIFICATE, f"{names}: {problem}")
 
         given = [key for key in _BASELINE if getattr(settings, key)]
         if settings.baseline_file is not None and len(given) > 1:
-            names = ", ".join(map(self._setting, given))
-            yield _BASELINE, f"{names}: mutually exclusive; keep one of them"
+            names = ", ".join(map(self.name, given))
+            line = f"{names}: mutually exclusive; keep one of them"
+            yield _Conflict(tuple(given), _BASELINE, line)
 
-    def _setting(self, key: str) -> str:
+    def name(self, key: str) -> str:
+        """A setting as its writer knows it."""
         return variable(key) if key in self.variables else key
 
     def _name(self, path: list[str]) -> str:

@@ -19,7 +19,11 @@ from tests.demo.http_vllm import HttpVllm
 
 ROOT = Path(__file__).parents[2]
 # Run elsewhere: `make test` runs this test, and the others need a real vLLM (tests/lab).
-ELSEWHERE = ("make test", "PYTHONPATH=/shared/specdec ")
+ELSEWHERE = (
+    "make test",
+    "PYTHONPATH=/shared/specdec vllm serve",
+    "PYTHONPATH=/shared/specdec SPECDEC_PLUGIN__SOCKET=/tmp/plain.sock vllm serve",
+)
 RUNS = '"sidecar started"'
 
 

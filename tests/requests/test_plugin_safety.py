@@ -20,6 +20,7 @@ from sidecar.requests import plugin
 from tests.requests.scheduler_double import COUNTING, METHODS, Scheduler, fresh
 from tests.requests.scheduler_double import request as made_request
 
+WRAPPED = ("before_schedule", "before_step", "after_step", "end")  # named as what failed
 PARTS = (
     *((plugin.Observer, part) for part in ("before_step", "after_step", "follow", "end")),
     *((plugin.Observer, part) for part in ("take_started", "sample_context", "cell_of", "note")),
@@ -79,7 +80,9 @@ def test_the_first_fault_disables_the_plugin_and_vllm_goes_on(
     assert not observer.starting, "it holds no request of vLLM's"
     if not (part in ("say", "send", "connect") and nth == 1):  # else there is no connection yet
         plain.until(lambda: plain.only.state, "disabled")
-        assert re.fullmatch(r"\w+: KeyError at line \d+", plain.only.hello["reason"])
+        reason = plain.only.hello["reason"]
+        assert re.fullmatch(r"\w+: KeyError at line \d+", reason)
+        assert part not in WRAPPED or reason.startswith(f"{part}:")
 
 
 def test_a_fault_as_vllm_schedules_does_not_reach_it(installed, monkeypatch, caplog):
@@ -380,3 +383,19 @@ def test_the_file_needs_only_the_standard_library():
         "specdec_doctor",
     } <= sys.stdlib_module_names
     assert not imported & {"threading", "asyncio", "subprocess", "prometheus_client", "ray"}
+
+
+def test_a_scheduler_that_frees_requests_itself_has_none_held_on_to(installed):
+    """It is named in the hello, and the sidecar withholds what it counts otherwise."""
+
+    class Own(installed()):
+        def _free_request(self, request, delay_free_blocks=False):
+            self.requests.pop(request.request_id)
+
+    scheduler = Own()
+    for number in range(5):
+        name = f"r{number}"
+        scheduler.add_request(made_request(name))
+        scheduler.step({name: (0, 0)})
+        scheduler.end(name, status="FINISHED_ABORTED")
+    assert (scheduler._specdec is not None, scheduler._specdec.starting) == (True, {})

@@ -61,7 +61,7 @@ def test_of_a_file_that_is_no_settings_only_the_environment_counts(config, text)
 
 def test_settings_that_contradict_each_other_have_their_defaults(config):
     """So does what is to be in order with them."""
-    path = config("scrape_interval: 30s\nlatency_window: 20s\nhistory: 60s\nkv_peak_window: 30s")
+    path = config("scrape_interval: 30s\nlatency_window: 20s\nhistory: 2h\nkv_peak_window: 30s")
 
     loaded = read_settings(path, {})
 
@@ -69,6 +69,7 @@ def test_settings_that_contradict_each_other_have_their_defaults(config):
     assert loaded.problems == (
         "scrape_interval=30, latency_window=20: the first must not be above the second",
     )
+    assert loaded.consequences == ("history: has its default, too",)
 
 
 def test_a_valid_setting_that_contradicts_the_default_of_an_invalid_one_has_its_default(config):
@@ -76,6 +77,17 @@ def test_a_valid_setting_that_contradicts_the_default_of_an_invalid_one_has_its_
 
     assert differing(loaded.settings) == {}
     assert [line.partition(" ")[0] for line in loaded.problems] == ["latency_window"]
+    assert loaded.consequences == ("history: has its default, too",)
+
+
+def test_a_contradiction_is_told_beside_an_invalid_setting_of_the_same_kind(config):
+    loaded = read_settings(config("scrape_interval: x\nlatency_window: 200s\nhistory: 100s"), {})
+
+    assert [line.partition(":")[0] for line in loaded.problems] == [
+        "scrape_interval (in config.yaml)=x",
+        "latency_window=200, history=100",
+    ]
+    assert (differing(loaded.settings), loaded.consequences) == ({}, ())
 
 
 @given(
@@ -105,6 +117,10 @@ def written(settings):
     [
         ("web_config_file: gone.yaml", {}),
         ("web_config_fil: web.yaml", {}),
+        ("web-config-file: web.yaml", {}),
+        ("web_cofnig_file: web.yaml", {}),
+        ("", {"SPECDEC_WEBCONFIG_FILE": "web.yaml"}),
+        ("", {"SPECDEC_WEB_CONF": "web.yaml"}),
         ("alerting: {web_config_file: web.yaml}", {}),
         ("web_config_file: web.yaml\nlog: [", {}),
         ("", {"SPECDEC_WEB_CONFIG_FILE": "gone.yaml"}),

@@ -135,7 +135,7 @@ def test_a_baseline_file_takes_the_place_of_a_baseline(config):
     ("content", "problem"),
     [
         ("baseline: {m: {ttft: {p50: x}}}", f".baseline.m.ttft.p50=x: {DURATION}"),
-        ("baseline: {}\nmodel: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
+        ("baseline: {}\nmodel: {ttft: {p50: 1}}", ".model: unknown setting; correct or remove it"),
         (
             "baseline: {}\nbaseline: {}",
             f"=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'; {MEASURE}",

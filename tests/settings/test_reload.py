@@ -118,7 +118,7 @@ async def test_a_mounted_config_map_is_applied_as_far_as_it_can_be_and_invalid_s
     assert coverage.startswith(
         f"thresholds.coverage (in {mounted.path})=lots: input should be a valid number"
     )
-    assert zebra == f"thresholds.zebra (in {mounted.path}): unknown setting; remove it"
+    assert zebra == f"thresholds.zebra (in {mounted.path}): unknown setting; correct or remove it"
 
 
 async def test_a_file_that_is_being_written_is_read_once_it_is_the_same_at_two_checks(monkeypatch):

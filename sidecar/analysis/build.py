@@ -74,7 +74,6 @@ def _on_engine(facts: ModelFacts, engine: EngineFacts) -> Evidence:
 def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
     windows = sum_windows([engine.state.window for engine in facts.speculating])
     hours = sum_windows([engine.state.hour for engine in facts.speculating])
-    loads = facts.model.speed.loads.report(facts.model.speed.curve)
     steps = facts.speed.steps if facts.speed is not None else None
 
     return Evidence(
@@ -83,7 +82,7 @@ def _whole(facts: ModelFacts, thresholds: Thresholds) -> Evidence:
         past=facts.model.past.past,
         speedup=facts.speed.in_force if facts.speed is not None else None,
         costs=facts.speed.costs if facts.speed is not None else None,
-        costs_by_load=costs_by_load(loads),
+        costs_by_load=costs_by_load(facts.loads),
         speculation=facts.speculation,
         is_data_parallel=any(map(_is_data_parallel, facts.speculating)),
         runs_v2=_runs_v2(facts),
@@ -160,7 +159,6 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
     groups = group_reports(
         model.tallies, facts.differences, thresholds.min_requests, is_fresh=facts.is_fresh
     )
-    loads = model.speed.loads.report(model.speed.curve)
 
     report = ModelReport(
         model_name=model.name,
@@ -169,7 +167,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         groups=tuple(groups) if facts.is_split else (),
         judgement=judged.whole,
         speed=facts.speed,
-        loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
+        loads=tuple(load for load in facts.loads if load.tokens or load.plain_seconds is not None),
         contexts=model.speed.contexts if facts.is_fresh else {},
         acceptance_p10=facts.acceptance_p10,
         overlong=facts.overlong,

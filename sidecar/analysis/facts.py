@@ -16,7 +16,7 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.finer import Part
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.overlong import Overlong
-from sidecar.analysis.speed.speedup import EngineSpeed
+from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
 from sidecar.analysis.split.plugin_state import NoSplit
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.view import EngineView, LivesView
@@ -50,14 +50,15 @@ class EngineFacts:
 class ModelFacts:
     """One model, at ``at``: a good poll's time.
 
-    ``no_split`` says why it has no split; None if it has one. All that follows is current: empty or
-    None where it is not known, or not fresh.
+    ``no_split`` says why it has no split; None if it has one. ``loads`` is since vLLM started.
+    All that follows is current: empty or None where it is not known, or not fresh.
     """
 
     model: ModelState
     at: float
     engines: tuple[EngineFacts, ...]
     no_split: NoSplit | None
+    loads: tuple[LoadReport, ...]
     is_fresh: bool = True
     speed: EngineSpeed | None = None  # of all speculating engines together
     speculation: Speculation | None = None  # the engines are configured alike
@@ -107,6 +108,7 @@ class ModelFacts:
             at=self.at,
             engines=engines,
             no_split=self.no_split,
+            loads=self.loads,
             is_fresh=False,
         )
 
@@ -119,7 +121,13 @@ def gather(
         _engine(model, state, lives.engine(state.key), is_present=state.seen_at == at)
         for state in engines.of(model.name)
     )
-    facts = ModelFacts(model=model, at=at, engines=known, no_split=lives.no_split(model.name))
+    facts = ModelFacts(
+        model=model,
+        at=at,
+        engines=known,
+        no_split=lives.no_split(model.name),
+        loads=model.speed.loads.report(model.speed.curve),
+    )
     facts = replace(
         facts,
         speed=_speed(model, facts.speculating),

@@ -259,6 +259,8 @@ def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
     assert without.engines()[KEY].loads == ()
     observed.decode(60, **page, plugin=PluginEnd(observed))
     assert observed.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025, rel=0.01)
+    (load,) = [load for load in observed.model().loads if load.steps]
+    assert load.first_token_seconds == pytest.approx(0.3)
     seldom = Decoding()
     seldom.decode(60, **page, plugin=PluginEnd(seldom), every=4)
     assert seldom.model().speed.steps.drafted_share == pytest.approx(1), (

@@ -264,6 +264,7 @@ def reported_steps(
         engine_steps=tally.steps + alone,
         tokens=tally.tokens,
         first_tokens=first,
+        first_token_seconds=grown.get(Counter.TTFT_SECONDS, 0.0),
         **_prompts_and_drafts(grown, interval),
     )
     return _timed(steps, interval)

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.lab
 TESTS = Path(__file__).parent.parent
 SERVED = os.environ.get("SERVE", "draft_model").split()  # arguments of lab/serve
 FAULT = """
-_own, _calls = Observer.count, [0]
-def count(self, *args, **kwargs):
+_own, _calls = Observer.after_step, [0]
+def after_step(self, *args, **kwargs):
     _calls[0] += 1
     if _calls[0] == 40:
         raise RuntimeError("a fault of ours")
     return _own(self, *args, **kwargs)
-Observer.count = count
+Observer.after_step = after_step
 """
 
 

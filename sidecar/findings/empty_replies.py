@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sidecar.analysis.report import ModelReport
-from sidecar.findings.ending import EXPECT, RUNBOOK, EndsBadly, ending_badly, explained
+from sidecar.findings.ending import EXPECT, IN_SHORT, RUNBOOK, EndsBadly, ending_badly, explained
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.situation import Situation
@@ -34,6 +34,6 @@ EMPTY_REPLIES: Final = FindingKind(
     of_requests=True,
     explain=_empty_replies,
     why="replies are empty",
-    remedy="read a reply; restart vLLM, or stop speculating",
+    remedy=IN_SHORT,
     runbook=RUNBOOK,
 )

@@ -82,6 +82,7 @@ READ_A_REPLY: Final = "Send one prompt to this pod and read the reply."
 REPEAT: Final = "repeat themselves until they are cut off"
 _HOW: Final = {LOOP: REPEAT, EMPTY: "are empty (at most one token)"}
 RUNBOOK: Final = "SpecDecodeOutputWorse"
+IN_SHORT: Final = "read a reply; restart vLLM, or stop speculating"  # the remedy
 _REFERENCES: Final = {
     Reference.BASELINE: "without speculation (baseline)",
     Reference.PAST: "on this pod before",

@@ -12,9 +12,7 @@ from sidecar.analysis.split.tallies import GroupReport
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.lower_acceptance import (
     LowerAcceptance,
-    break_even_acceptance,
-    cost_of,
-    is_below,
+    lower_acceptance,
     without_advice,
 )
 from sidecar.findings.paste import verification
@@ -37,23 +35,12 @@ def accepting_less(
     ``is_advised`` says of a finding, and of the cost that is worth a change, whether to change
     anything.
     """
-    model = situation.model
-    break_even = break_even_acceptance(situation)
     for group in groups:
         difference = group.difference
         if difference is None or not difference.is_clearly_lower:
             continue
 
-        finding = LowerAcceptance(
-            code=code,
-            group=group.group,
-            rate=difference.rate,
-            others=difference.others,
-            error=difference.error,
-            loses=is_below(difference.rate, break_even),
-            break_even=break_even,
-            cost=cost_of(difference, model),
-        )
+        finding = lower_acceptance(code, group.group, difference, situation)
         is_advice = is_advised(finding, situation.thresholds.worthwhile)
         yield replace(finding, is_advice=is_advice)
 

@@ -8,6 +8,7 @@ from sidecar.analysis.report import ModelReport
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.paste import AFTER_A_RESTART
 from sidecar.findings.situation import Situation
 from sidecar.wording.numbers import counted, percent
 
@@ -62,7 +63,7 @@ def _long_requests(finding: LongRequests, _: ModelReport) -> Explanation:
             " route such requests to pods that do not speculate."
         ),
         expect="The other requests accept as much as while no such request runs.",
-        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+        verify=AFTER_A_RESTART,
     )
 
 

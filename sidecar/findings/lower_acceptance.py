@@ -27,6 +27,23 @@ class LowerAcceptance(Finding):
     break_even: float | None
 
 
+def lower_acceptance(
+    code: str, group: str, difference: Difference, situation: Situation
+) -> LowerAcceptance:
+    """The finding on a group, or an engine, that has this ``difference`` from the others."""
+    break_even = break_even_acceptance(situation)
+    return LowerAcceptance(
+        code=code,
+        group=group,
+        rate=difference.rate,
+        others=difference.others,
+        error=difference.error,
+        loses=is_below(difference.rate, break_even),
+        break_even=break_even,
+        cost=cost_of(difference, situation.model),
+    )
+
+
 def break_even_acceptance(situation: Situation) -> float | None:
     """The acceptance rate below which requests lose, by time if that is known.
 

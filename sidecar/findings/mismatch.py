@@ -10,6 +10,7 @@ from sidecar.findings.ending import READ_A_REPLY, replies_sentence
 from sidecar.findings.explanation import Explanation, speculating_engine, speculation_of
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.paste import AFTER_A_RESTART
 from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.numbers import percent
@@ -72,7 +73,7 @@ def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
             "A draft that matches has its first token accepted far more often, even at high"
             " temperatures."
         ),
-        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+        verify=AFTER_A_RESTART,
     )
 
 

@@ -9,6 +9,7 @@ from sidecar.engine.methods import drafts_with_a_model
 from sidecar.findings.explanation import Explanation, speculation_of
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.paste import AFTER_A_RESTART
 from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Speculation
 
@@ -68,7 +69,7 @@ def _not_speculating(finding: NotSpeculating, model: ModelReport) -> Explanation
         ),
         remedy="Look in vLLM's log for what switched drafting off, and restart it.",
         expect="Until then the draft model takes memory and saves no time.",
-        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+        verify=AFTER_A_RESTART,
     )
 
 

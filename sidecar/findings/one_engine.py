@@ -9,9 +9,7 @@ from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.lower_acceptance import (
     LowerAcceptance,
     both_rates,
-    break_even_acceptance,
-    cost_of,
-    is_below,
+    lower_acceptance,
 )
 from sidecar.findings.situation import Situation
 
@@ -33,17 +31,7 @@ def one_engine(situation: Situation) -> Iterator[LowerAcceptance]:
         return
 
     name, difference = lower[0]
-    break_even = break_even_acceptance(situation)
-    yield LowerAcceptance(
-        code=_CODE,
-        group=name,
-        rate=difference.rate,
-        others=difference.others,
-        error=difference.error,
-        loses=is_below(difference.rate, break_even),
-        break_even=break_even,
-        cost=cost_of(difference, model),
-    )
+    yield lower_acceptance(_CODE, name, difference, situation)
 
 
 # -------------------------------------------------------------------------------------------------

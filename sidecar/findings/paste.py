@@ -25,6 +25,9 @@ _UNKNOWN_MINUTES: Final = 180
 _ROLLOUTS: Final = (
     "To try it on one pod with your own traffic, use Argo Rollouts with deploy/rollouts/."
 )
+AFTER_A_RESTART: Final = (
+    "`specdec-sidecar report` five minutes after the restart: the finding is gone."
+)
 _EDGE: Final = re.compile(r"[0-9.]+$")  # the upper edge of a bucket of temperatures
 
 

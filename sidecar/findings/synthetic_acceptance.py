@@ -8,6 +8,7 @@ from sidecar.analysis.report import ModelReport
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
+from sidecar.findings.paste import AFTER_A_RESTART
 from sidecar.findings.situation import Situation
 
 _CODE: Final = "synthetic_acceptance"
@@ -44,7 +45,7 @@ def _synthetic_acceptance(finding: SyntheticAcceptance, _: ModelReport) -> Expla
             " --speculative-config, and restart vLLM."
         ),
         expect="Replies are the model's own again, and the acceptance rate is measured.",
-        verify="`specdec-sidecar report` five minutes after the restart: the finding is gone.",
+        verify=AFTER_A_RESTART,
     )
 
 

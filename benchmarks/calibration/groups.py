@@ -6,7 +6,6 @@ It ends with 1 if a line is on the wrong side of its bar by what was seen.
 """
 
 import argparse
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
-from benchmarks.calibration.rates import in_parallel, most_events, rate
-from benchmarks.calibration.requests import POLL, SCATTER, WINDOW, Ended, ended
+from benchmarks.calibration.rates import in_parallel, most_events, rate, said_of
+from benchmarks.calibration.requests import POLL, Ended, arrivals, ended
 from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.certainty.sums import Sums, total
 from sidecar.analysis.split.group_watch import GroupWatch
@@ -25,9 +24,6 @@ _DAY: Final = 86_400.0
 _BEFORE: Final = 3 * 3600.0  # seconds of traffic before anything counts
 _LONGEST: Final = 4 * 3600.0  # seconds after which an effect counts as not found
 _MIN_REQUESTS: Final = 20
-_SESSION: Final = 5  # requests
-_SIMILAR: Final = 0.7  # correlation of two requests of a session
-_PAUSE: Final = 20.0  # mean seconds between two requests of a session
 _TEMPERATURES: Final = {"0": 0.5, "0.7-1": 0.5}
 _PROMPTS: Final = {"0-512": 0.3, "512-2k": 0.3, "2k-8k": 0.25, "8k-32k": 0.15}
 _LONG: Final = "8k-32k"
@@ -56,7 +52,8 @@ class Mix:
         random = Random(f"mix {seed}")
         count = int(seconds / POLL)
         arrived: list[list[tuple[Kind, float]]] = [[] for _ in range(count)]
-        for at, kind, own in self._arrivals(random, seconds):
+        found = arrivals(random, seconds, self.requests, self._kind, has_sessions=self.has_sessions)
+        for at, kind, own in found:
             arrived[int(at / POLL)].append((kind, own))
 
         for poll, requests in enumerate(arrived):
@@ -66,23 +63,6 @@ class Mix:
                 mean = self.rate - costs * (("output", "structured") in kind.groups)
                 kinds.setdefault(kind, []).append(ended(random, mean + own))
             yield kinds
-
-    def _arrivals(self, random: Random, seconds: float) -> Iterator[tuple[float, Kind, float]]:
-        """Each request's time, its kind, and how far its acceptance is from the mean."""
-        size = _SESSION if self.has_sessions else 1
-        mean = WINDOW * size / self.requests
-        shared = SCATTER * math.sqrt(_SIMILAR) if self.has_sessions else 0.0
-        own = math.sqrt(SCATTER**2 - shared**2)
-        at = random.expovariate(1 / mean)
-        while at < seconds:
-            of_session = random.gauss(0, shared) if shared else 0.0
-            kind = self._kind(random)
-            when = at
-            for _ in range(size):
-                if when < seconds:
-                    yield when, kind, of_session + random.gauss(0, own)
-                when += random.expovariate(1 / _PAUSE)
-            at += random.expovariate(1 / mean)
 
     def _kind(self, random: Random) -> Kind:
         temperature = _drawn(random, _TEMPERATURES)
@@ -199,12 +179,6 @@ def _name(mix: Mix) -> str:
     return f"{mix.rate:g}, {mix.requests:g} requests, {kind}{costs}{confounded}"
 
 
-def _said(value: float, bar: float | None) -> str:
-    if bar is None:
-        return ""
-    return f" ≤ {bar:g}" if value <= bar else f" > {bar:g} **missed**"
-
-
 def main(argv: Sequence[str]) -> int:
     """Prints the tables; returns 1 if a line misses its bar."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration groups")
@@ -227,7 +201,7 @@ def main(argv: Sequence[str]) -> int:
         days = in_parallel(partial(day, line.mix), range(arguments.days), arguments.processes)
         found = sum(one.findings for one in days)
         long = sum(one.long for one in days) / len(days)
-        said = _said(found / len(days), line.findings), _said(long, line.long)
+        said = said_of(found / len(days), line.findings), said_of(long, line.long)
         missed += sum("missed" in one for one in said)
         bound = most_events(found) / len(days)
         print(

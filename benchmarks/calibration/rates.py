@@ -88,3 +88,10 @@ def in_parallel(
         return list(map(work, seeds))
     with Pool(processes) as pool:
         return pool.map(work, seeds, chunksize=1)
+
+
+def said_of(value: float, bar: float | None) -> str:
+    """On which side of its bar a value is, if it has one."""
+    if bar is None:
+        return ""
+    return f" ≤ {bar:g}" if value <= bar else f" > {bar:g} **missed**"

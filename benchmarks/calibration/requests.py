@@ -5,10 +5,10 @@ similar ones of one client, and their mean may wander. Nothing here is the produ
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 POLL: Final = 30.0
 """Seconds between two polls."""
@@ -22,6 +22,8 @@ _WANDERS_FOR: Final = 3600.0  # time constant
 _K: Final = 3
 _DRAFTS: Final = 30.0  # median of a request
 _UNEVEN: Final = 0.6  # of the logarithm of its drafts
+
+_Shared = TypeVar("_Shared")
 
 
 class Ended(NamedTuple):
@@ -51,9 +53,12 @@ class Traffic:
         """What has finished by each poll."""
         random = Random(f"traffic {seed}")
         count = int(seconds / POLL)
-        arrived: list[list[tuple[float, float]]] = [[] for _ in range(count)]
-        for at, own in self._arrivals(random, seconds):
-            arrived[int(at / POLL)].append((at, own))
+        arrived: list[list[float]] = [[] for _ in range(count)]
+        requests = arrivals(
+            random, seconds, self.requests, lambda _: None, has_sessions=self.has_sessions
+        )
+        for at, _, own in requests:
+            arrived[int(at / POLL)].append(own)
 
         drift = random.gauss(0, 1)
         kept = math.exp(-POLL / _WANDERS_FOR)
@@ -62,23 +67,35 @@ class Traffic:
             is_fallen = self.falls_to is not None and poll * POLL >= self.falls_at
             mean = self.falls_to if is_fallen and self.falls_to is not None else self.rate
             mean += self.wander * drift
-            yield [ended(random, mean + own) for _, own in arrived[poll]]
+            yield [ended(random, mean + own) for own in arrived[poll]]
 
-    def _arrivals(self, random: Random, seconds: float) -> Iterator[tuple[float, float]]:
-        """Each request's time, and how far its acceptance is from the mean."""
-        size = _SESSION if self.has_sessions else 1
-        mean = WINDOW * size / self.requests
-        shared = SCATTER * math.sqrt(_SIMILAR) if self.has_sessions else 0.0
-        own = math.sqrt(SCATTER**2 - shared**2)
-        at = random.expovariate(1 / mean)
-        while at < seconds:
-            of_session = random.gauss(0, shared) if shared else 0.0
-            when = at
-            for _ in range(size):
-                if when < seconds:
-                    yield when, of_session + random.gauss(0, own)
-                when += random.expovariate(1 / _PAUSE)
-            at += random.expovariate(1 / mean)
+
+def arrivals(
+    random: Random,
+    seconds: float,
+    requests: float,
+    of_session: Callable[[Random], _Shared],
+    *,
+    has_sessions: bool,
+) -> Iterator[tuple[float, _Shared, float]]:
+    """Each request's time, what its session shares, and how far its acceptance is from the mean.
+
+    ``requests`` are the mean number in ``WINDOW``. Without sessions, each is one by itself.
+    """
+    size = _SESSION if has_sessions else 1
+    mean = WINDOW * size / requests
+    alike = SCATTER * math.sqrt(_SIMILAR) if has_sessions else 0.0
+    own = math.sqrt(SCATTER**2 - alike**2)
+    at = random.expovariate(1 / mean)
+    while at < seconds:
+        off = random.gauss(0, alike) if alike else 0.0
+        shared = of_session(random)
+        when = at
+        for _ in range(size):
+            if when < seconds:
+                yield when, shared, off + random.gauss(0, own)
+            when += random.expovariate(1 / _PAUSE)
+        at += random.expovariate(1 / mean)
 
 
 def ended(random: Random, likely: float) -> Ended:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from benchmarks.calibration.rates import in_parallel, most_events, rate
+from benchmarks.calibration.rates import in_parallel, most_events, rate, said_of
 from benchmarks.calibration.requests import POLL, WINDOW, Ended, Traffic
 from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.certainty.sums import Sums
@@ -167,12 +167,6 @@ def _name(traffic: Traffic) -> str:
     return f"{traffic.rate:g}{falls}, {traffic.requests:g} requests, {kind}{wander}"
 
 
-def _said(value: float, bar: float | None) -> str:
-    if bar is None:
-        return ""
-    return f" ≤ {bar:g}" if value <= bar else f" > {bar:g} **missed**"
-
-
 def main(argv: Sequence[str]) -> int:
     """Prints the tables; returns 1 if a line misses its bar."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration verdicts")
@@ -199,7 +193,7 @@ def main(argv: Sequence[str]) -> int:
         changes = sum(one.changes for one in days) / number
         low = sum(one.low for one in days) / number
         undecided = sum(one.undecided for one in days) / number
-        said = _said(warnings / number, line.warnings), _said(changes, line.changes)
+        said = said_of(warnings / number, line.warnings), said_of(changes, line.changes)
         missed += sum("missed" in one for one in said)
         print(
             f"| {name} | {low:.2f} | {warnings / number:.2f}{said[0]} |"

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sidecar.analysis.judgement import Judgement
+from sidecar.analysis.pressure import pressure
 from sidecar.analysis.report import ModelReport, Report
-from sidecar.engine.names import Gauge, Phase
 
 MINUTE: Final = 60.0  # seconds
 MINUTES: Final = 60
@@ -107,22 +107,14 @@ def _values(model: ModelReport) -> Iterator[tuple[Line, float]]:
         found.append((part.temperature, Quantity.SPEEDUP, ratio))
         found.append((part.temperature, Quantity.ACCEPTANCE, _rate(part.judgement)))
 
-    engines = model.engines
-    peaks = [one.kv_cache_peak for one in engines if one.kv_cache_peak is not None]
-    gaps = [
-        one.latencies[Phase.TPOT].gap_seconds or 0.0
-        for one in engines
-        if Phase.TPOT in one.latencies
-    ]
-    firsts = [
-        one.latencies[Phase.TTFT].quantiles[0.99] for one in engines if Phase.TTFT in one.latencies
-    ]
-    waiting = [one.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for one in engines if one.gauges]
+    worst = pressure(model)
+    gap = None if worst.per_token is None else worst.per_token.gap_seconds
+    first = None if worst.first_token is None else worst.first_token.quantiles[0.99]
     found += [
-        (None, Quantity.KV_CACHE, max(peaks, default=None)),
-        (None, Quantity.GAP, max(gaps, default=None)),
-        (None, Quantity.FIRST_TOKEN, max(firsts, default=None)),
-        (None, Quantity.WAITING, sum(waiting) if waiting else None),
+        (None, Quantity.KV_CACHE, worst.kv_cache_peak),
+        (None, Quantity.GAP, gap),
+        (None, Quantity.FIRST_TOKEN, first),
+        (None, Quantity.WAITING, worst.waiting),
     ]
 
     for temperature, quantity, value in found:

@@ -28,7 +28,7 @@ from sidecar.wording.change import CHANGE, change_rows, change_sentence, specula
 from sidecar.wording.notes import judgement_note, model_notes, verdict_words
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
-from sidecar.wording.pressure import gap_text, pressures
+from sidecar.wording.pressure import gap_text, tiles
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 from sidecar.wording.tables import (
     LOWER,
@@ -245,7 +245,7 @@ def _tiles(model: ModelReport, history: History) -> str:
     shown = "".join(
         f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{escape(beside)}</small>'
         f"{hour_line(history, Line(model.model_name, None, quantity))}</div>"
-        for name, number, beside, quantity in pressures(model)
+        for name, number, beside, quantity in tiles(model)
     )
     return f'<div class="tiles">{shown}</div>' if shown else ""
 

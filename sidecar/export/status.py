@@ -21,7 +21,7 @@ from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
 from sidecar.wording.notes import hints, judgement_note, model_notes, verdict_words
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
-from sidecar.wording.pressure import pressures
+from sidecar.wording.pressure import tiles
 from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
 
@@ -67,7 +67,7 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     return {
         **as_json(model),
         **_verdict(model.judgement),
-        "pressure": [[one.name, one.number, one.beside] for one in pressures(model)],
+        "pressure": [[one.name, one.number, one.beside] for one in tiles(model)],
         "checklist_text": as_json(says),
         "notes": [*model_notes(model), *replies, *no_split, *hints(model), *made],
         "explanations": as_json(tuple(explanations(model))),

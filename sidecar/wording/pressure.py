@@ -1,17 +1,18 @@
-"""What presses on a model's requests: the KV cache, the latency gap, the first token, the queue."""
+"""What presses on a model's requests, in numbers: KV cache, latency gap, first token, queue."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.history import Quantity
+from sidecar.analysis.pressure import pressure
 from sidecar.analysis.report import ModelReport
-from sidecar.engine.names import Gauge, Phase
+from sidecar.engine.names import Phase
 from sidecar.wording.numbers import latency, percent
 from sidecar.wording.tables import shown_quantiles
 
 
-class Pressure(NamedTuple):
+class Tile(NamedTuple):
     """A number with its name, and what it is to be read with."""
 
     name: str
@@ -20,9 +21,26 @@ class Pressure(NamedTuple):
     quantity: Quantity  # of which the last hour is known
 
 
-def pressures(model: ModelReport) -> list[Pressure]:
+def tiles(model: ModelReport) -> Iterator[Tile]:
     """Each of the engine where it is worst; those that are not known are left out."""
-    return [*_kv_cache(model), *_gap(model), *_first_token(model), *_queue(model)]
+    worst = pressure(model)
+    if worst.kv_cache_peak is not None:
+        capacity = model.kv_cache_capacity_tokens
+        tokens = "" if capacity is None else f"of {capacity:,} tokens"
+        yield Tile("KV cache, peak", percent(worst.kv_cache_peak), tokens, Quantity.KV_CACHE)
+
+    if worst.per_token is not None:
+        half, _, most = shown_quantiles(worst.per_token, latency)
+        gap = gap_text(worst.per_token, model.plain_latencies.get(Phase.TPOT, {}))
+        yield Tile("P99 - P50 per token", gap, f"{half} to {most}, by bucket", Quantity.GAP)
+
+    if worst.first_token is not None:
+        half, _, most = shown_quantiles(worst.first_token, latency)
+        yield Tile("First token, P99", most, f"P50 {half}, by bucket", Quantity.FIRST_TOKEN)
+
+    if worst.waiting is not None:
+        running = f"{worst.running:,.0f} running"
+        yield Tile("Waiting", f"{worst.waiting:,.0f}", running, Quantity.WAITING)
 
 
 def gap_text(measured: Latency, baseline: Mapping[float, float]) -> str:
@@ -33,44 +51,3 @@ def gap_text(measured: Latency, baseline: Mapping[float, float]) -> str:
     else:
         gap = latency(measured.gap_seconds)
     return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
-
-
-def _gap(model: ModelReport) -> list[Pressure]:
-    found = _latencies(model, Phase.TPOT)
-    if not found:
-        return []
-    worst = max(found, key=lambda one: one.gap_seconds or 0.0)
-    half, _, most = shown_quantiles(worst, latency)
-    gap = gap_text(worst, model.plain_latencies.get(Phase.TPOT, {}))
-    return [Pressure("P99 - P50 per token", gap, f"{half} to {most}, by bucket", Quantity.GAP)]
-
-
-def _first_token(model: ModelReport) -> list[Pressure]:
-    found = _latencies(model, Phase.TTFT)
-    if not found:
-        return []
-    worst = max(found, key=lambda one: one.quantiles[0.99])
-    half, _, most = shown_quantiles(worst, latency)
-    return [Pressure("First token, P99", most, f"P50 {half}, by bucket", Quantity.FIRST_TOKEN)]
-
-
-def _latencies(model: ModelReport, phase: Phase) -> list[Latency]:
-    return [engine.latencies[phase] for engine in model.engines if phase in engine.latencies]
-
-
-def _kv_cache(model: ModelReport) -> list[Pressure]:
-    peaks = [engine.kv_cache_peak for engine in model.engines if engine.kv_cache_peak is not None]
-    if not peaks:
-        return []
-    capacity = model.kv_cache_capacity_tokens
-    tokens = "" if capacity is None else f"of {capacity:,} tokens"
-    return [Pressure("KV cache, peak", percent(max(peaks)), tokens, Quantity.KV_CACHE)]
-
-
-def _queue(model: ModelReport) -> list[Pressure]:
-    gauges = [engine.gauges for engine in model.engines if engine.gauges]
-    if not gauges:
-        return []
-    running = sum(each.get(Gauge.REQUESTS_RUNNING, 0.0) for each in gauges)
-    waiting = sum(each.get(Gauge.REQUESTS_WAITING, 0.0) for each in gauges)
-    return [Pressure("Waiting", f"{waiting:,.0f}", f"{running:,.0f} running", Quantity.WAITING)]

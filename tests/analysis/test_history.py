@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.history import MINUTES, History, Line, Quantity
+from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from tests.export.reports import NOW as AT
-from tests.export.reports import down, engine, model, report, temperature
+from tests.export.reports import down, engine, latency, model, report, temperature
 
 RATE = Line("demo", "0", Quantity.ACCEPTANCE)
 
@@ -38,6 +39,18 @@ def test_a_minute_in_which_nothing_is_known_is_a_gap():
     history.take(at(3, scrape=down(BadStatus(500))))
 
     assert [value is None for value in history.values(RATE)[-4:]] == [False, True, False, True]
+
+
+def test_a_gap_within_vllms_first_bucket_is_unknown_and_not_0():
+    coarse = replace(latency(0.01), resolution=1.0)
+    tree = report(model(engines=(engine(latencies={Phase.TPOT: coarse}),)))
+    history = History()
+    history.take(tree)
+    assert Line("demo", None, Quantity.GAP) not in history.lines
+
+    wide = engine(latencies={Phase.TPOT: latency(0.01)})
+    history.take(report(model(engines=(engine(latencies={Phase.TPOT: coarse}), wide))))
+    assert history.values(Line("demo", None, Quantity.GAP))[-1] == pytest.approx(0.04)
 
 
 def test_after_an_hour_a_line_is_forgotten():

@@ -476,7 +476,7 @@ class Cell:
     __slots__ = ("has_counted", "is_changed", "is_of_steps", "key", "numbers")
 
     def __init__(self, key: tuple[Any, ...], size: int, *, is_of_steps: bool) -> None:
-        self.key = key
+        self.key = encode(key)[:-1]  # as JSON, up to where the numbers follow
         self.numbers: list[Any] = [0] * size
         self.is_of_steps = is_of_steps
         self.is_changed = False  # since it was last copied for a report
@@ -540,6 +540,7 @@ class Observer:
         # The current step.
         self.now = time.time()
         self.clock = time.monotonic()
+        self.has_run = False  # whether anything was scheduled in it
         self.step_seconds = 0.0  # 0: unknown
         # When the last steps ended, as many as there are pipeline stages, and what was in each.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
@@ -587,7 +588,8 @@ class Observer:
         self.step_seconds = 0.0
         # A vLLM that has it elsewhere loses the lengths of its steps, and nothing else.
         scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
-        if scheduled is not None and not scheduled:
+        self.has_run = scheduled is None or bool(scheduled)
+        if not self.has_run:
             if self.ends.maxlen == 1 or not scheduler.running:  # else it fills a pipeline
                 self.interrupt()  # nothing ran; the engine waits for something else
             return
@@ -620,7 +622,8 @@ class Observer:
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
-        self.count_output(scheduler, scheduler_output, result)
+        if self.has_run or self.starting:
+            self.count_output(scheduler, scheduler_output, result)
 
         # The number may be negative: 0.16 counts a streaming session that waits twice.
         is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
@@ -982,7 +985,7 @@ class Report:
 
         # The report under way.
         self.cells: deque[tuple[Cell, list[Any]]] = deque()  # with copies of their numbers
-        self.end: dict[str, Any] | None = None  # goes with the last cells
+        self.end = ""  # goes with the last cells, as JSON
         self.unsent = 0  # how many of the oldest finished requests are still to be sent
 
     def go_on(self, scheduler: Any, *, is_idle: bool) -> None:
@@ -993,7 +996,7 @@ class Report:
         may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
         while self.is_under_way or self.is_due(is_idle=is_idle):
             # Finished requests may take longer than a period; the next cut does not wait for them.
-            is_next_due = self.end is None and not is_idle and self.is_due(is_idle=False)
+            is_next_due = not self.end and not is_idle and self.is_due(is_idle=False)
             if (is_next_due or not self.is_under_way) and not self.begin(scheduler):
                 return
             if self.send_packet():
@@ -1007,7 +1010,7 @@ class Report:
     @property
     def is_under_way(self) -> bool:
         """Whether a part of a report is still to be sent."""
-        return self.end is not None or self.unsent > 0
+        return bool(self.end) or self.unsent > 0
 
     def is_due(self, *, is_idle: bool) -> bool:
         """Whether to begin a report: after a period, or at once if an idle engine has news."""
@@ -1041,40 +1044,44 @@ class Report:
         observer.changed = []
 
         running = len(scheduler.running)
+        waiting = max(scheduler.get_num_unfinished_requests() - running, 0)
+        endings = ",".join(f'"{name}":{numbers}' for name, numbers in observer.endings.items())
         self.unsent = len(observer.finished)
-        self.end = {
-            "at": observer.now,
-            "steps": observer.step_count,
-            "generation_tokens": observer.generation_tokens,
-            "running": running,
-            "waiting": max(scheduler.get_num_unfinished_requests() - running, 0),
-            "lost": observer.lost,
-            "endings": {name: [*numbers] for name, numbers in observer.endings.items()},
-        }
+        self.end = (
+            f'{{"at":{observer.now},"steps":{observer.step_count},'
+            f'"generation_tokens":{observer.generation_tokens},'
+            f'"running":{running},"waiting":{waiting},"lost":{observer.lost},'
+            f'"endings":{{{endings}}}}}'
+        )
         return True
 
     def send_packet(self) -> bool:
         """Sends the next cells or, with the last ones and after them, finished requests."""
         observer = self.observer
         part = [self.cells.popleft() for _ in range(min(len(self.cells), self.max_items))]
-        cells: dict[str, list[Any]] = {"requests": [], "steps": []}
+        requests = []
+        steps = []
         for cell, numbers in part:
-            cells["steps" if cell.is_of_steps else "requests"].append([*cell.key, numbers])
+            cells = steps if cell.is_of_steps else requests
+            cells.append(f"{cell.key},{numbers}]")  # Python writes a list of numbers as JSON does
 
-        end = None
+        end = "null"
         finished: list[str] = []
         if not self.cells:
-            end = self.end
+            end = self.end or end
             room = min(self.max_items - len(part), self.unsent)
             finished = [*islice(observer.finished, room)]
 
-        message = encode({**cells, "end": end})
-        if not self.link.send("report", f'{message[:-1]},"finished":[{",".join(finished)}]}}'):
+        message = (
+            f'{{"requests":[{",".join(requests)}],"steps":[{",".join(steps)}],'
+            f'"end":{end},"finished":[{",".join(finished)}]}}'
+        )
+        if not self.link.send("report", message):
             self.take_back(part)
             return False
 
         if not self.cells:
-            self.end = None
+            self.end = ""
         for _ in finished:
             observer.finished.popleft()
         self.unsent -= len(finished)
@@ -1099,7 +1106,7 @@ class Report:
         for cell, _ in chain(part, self.cells):
             self.observer.note(cell)
         self.cells.clear()
-        self.end = None
+        self.end = ""
         self.unsent = 0
 
 

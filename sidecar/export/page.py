@@ -91,10 +91,11 @@ def content(shown: ReportView) -> str:
     said = answer(report)
     observed = plugin_line(report.plugin, said.why)
     has_rows = report.scrape.up and any(model.temperatures for model in report.models)
+    why = said.reason if has_rows else said.why
     is_usual = report.scrape.up and report.plugin.state is PluginState.OBSERVING
     parts = [
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',
-        f'<p class="why">{marked(said.reason if has_rows else said.why)}</p>',
+        f'<p class="why">{marked(why)}</p>' if why else "",
         "" if is_usual else observed,
         settings_line(report.own.invalid_settings),
     ]

@@ -5,6 +5,7 @@ A model's section has its temperatures, groups and times.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from math import log2
 
@@ -13,7 +14,7 @@ from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.history import History, Line, Quantity
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
-from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
+from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.engine.names import Gauge, Phase
 from sidecar.export.declaration import ReportView
@@ -23,7 +24,7 @@ from sidecar.findings.ending import endings_sentence
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import advised
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.answer import effect, leaning_effect, per_step, times_as_fast, tone_of
+from sidecar.wording.answer import effect, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
 from sidecar.wording.notes import judgement_note, model_notes, verdict_words
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
@@ -167,9 +168,7 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
     if model.checklist is not None:
         return _plain(model, plugin, history, said)
 
-    judged = model.judgement
     told = explanations(model)
-    notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
     if model.no_split is None:
         split = _split(model, thresholds, history)
     else:
@@ -177,11 +176,8 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
-        f"{_remedy(told)}"
-        f'<div class="buckets"><div class="bucket whole {tone_of(judged)}">'
-        f'<div class="name">All requests</div>{_verdict(judged, _hour(model, None, history))}'
-        f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
-        f"{split}</div>{_tiles(model, history)}{_folds(model, told, thresholds)}"
+        f'{_remedy(told)}<div class="buckets">{_whole(model, thresholds, history)}{split}</div>'
+        f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
 
 
@@ -309,10 +305,6 @@ def _speculates(model: ModelReport) -> str:
     return "; ".join(map(speculation_phrase, configured))
 
 
-def _verdict(judgement: Judgement, hour: str) -> str:
-    return f'<div class="verdict">{verdict_words(judgement)}{hour}</div>'
-
-
 def _hour(model: ModelReport, temperature: str | None, history: History) -> str:
     """The last hour's speedup or, where no time is known, acceptance rate."""
     lines = (
@@ -322,28 +314,73 @@ def _hour(model: ModelReport, temperature: str | None, history: History) -> str:
     return next(filter(None, lines), "")
 
 
-def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
-    """Acceptance, speedup and milliseconds in one line."""
-    window = judged_window(judgement)
-    if not window.draft_tokens:
-        return "No draft tokens in the window."
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """A row of what was judged: its cells as HTML, and its acceptance rate."""
 
-    accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
-    faster = ""
-    if speed and speed.speedup:
-        what = leaning_effect if judgement.leans else effect
-        over = speed.speedup.seconds
-        is_other = over and duration(over) != duration(window.seconds)
-        span = f" over the last {duration(over)}" if is_other else ""
-        faster = f"; {times_as_fast(speed.speedup)}, {what(speed.speedup)}{span}"
+    name: str
+    of: str  # which drafts it has
+    rate: float | None
+    spread: str  # the speedup on its axis or, without one, requests by acceptance rate
+    figures: str
+    notes: str
 
-    return f"{accepted} in the last {duration(window.seconds)}{faster}"
+
+def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: str) -> str:
+    low = thresholds.acceptance_net_negative
+    limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
+
+    return (
+        f'<div class="bucket {tone_of(judged)}">'
+        f'<div class="name">{bucket.name}<small>{bucket.of}</small></div>'
+        f'<div class="verdict">{verdict_words(judged)}{hour}</div>'
+        f'<div class="bar">{value(percent(bucket.rate))} accepted{bar(bucket.rate, limits)}</div>'
+        f'<div class="spread">{bucket.spread}</div>'
+        f'<div class="facts number">{bucket.figures}</div>{bucket.notes}</div>'
+    )
+
+
+def _whole(model: ModelReport, thresholds: Thresholds, history: History) -> str:
+    """The row of all requests."""
+    judged = model.judgement
+    window = judged_window(judged)
+    notes = "".join(f'<div class="advice">{marked(note)}</div>' for note in model_notes(model))
+    drafted = "nothing drafted"
+    if window.draft_tokens:
+        drafted = f"{window.draft_tokens:,.0f} drafted in {duration(window.seconds)}"
+
+    speed = model.speed
+    held = speed.held.speedup if speed is not None and speed.held is not None else None
+    speedup = speed.speedup if speed is not None else None
+    spread, figures = _speedup(judged, speedup, held)
+    over = speedup.seconds if speedup is not None else None
+    if over and duration(over) != duration(window.seconds):
+        figures += f", {duration(over)}"
+
+    row = _Bucket("All requests", drafted, window.rate, spread, figures, notes)
+    return _bucket(row, judged, thresholds, _hour(model, None, history))
+
+
+def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -> tuple[str, str]:
+    """A speedup on its axis, and in figures; both are empty without one.
+
+    ``held`` is the last one known, which stands in for it.
+    """
+    shown = speedup or held
+    if shown is None:
+        return "", ""
+
+    is_certain = judged.by_speedup not in (None, Verdict.INSUFFICIENT_DATA)
+    what = effect(shown) if is_certain else "not certain yet"
+    if speedup is None:
+        what = "the last one known"
+    return axis(shown), f"{value(plus_minus(shown))}<br>{what}"
 
 
 def _split(model: ModelReport, thresholds: Thresholds, history: History) -> str:
     """A row for each temperature with drafts."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
-    rows = "".join(_bucket(one, model, thresholds, history) for one in shown)
+    rows = "".join(_at_temperature(one, model, thresholds, history) for one in shown)
     return rows or '<p class="facts">No drafts in the window.</p>'
 
 
@@ -397,40 +434,30 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
     return "" if sentence in said else f'<p class="facts">{marked(sentence)}</p>'
 
 
-def _bucket(
+def _at_temperature(
     bucket: TemperatureReport, model: ModelReport, thresholds: Thresholds, history: History
 ) -> str:
+    """The row of a temperature's requests."""
     judged = bucket.judgement
-    low = thresholds.acceptance_net_negative
-    limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
-    window = judged_window(judged)
-    p10 = bucket.acceptance_quantiles[0.1]
-    share = percent(bucket.window.share)
-    requests = counted(bucket.window.requests or 0, "request")
     note = judgement_note(judged, model.judgement, is_explained=bool(advised(model.findings)))
-    advice = f'<div class="advice">{escape(note)}</div>' if note else ""
+    notes = f'<div class="advice">{escape(note)}</div>' if note else ""
 
-    figures = f"P10 {percent(p10)}<br>{requests}"
-    spread = distribution(bucket.acceptance_bins, low)
     held = bucket.held.speedup if bucket.held is not None else None
-    speedup = bucket.speedup or held
-    if speedup is not None:
-        spread = axis(speedup)
-        is_certain = judged.by_speedup not in (None, Verdict.INSUFFICIENT_DATA)
-        what = effect(speedup) if is_certain else "not certain yet"
-        if bucket.speedup is None:
-            what = "the last one known"
-        figures = f"{value(plus_minus(speedup))}<br>{what}"
+    spread, figures = _speedup(judged, bucket.speedup, held)
+    if not spread:
+        spread = distribution(bucket.acceptance_bins, thresholds.acceptance_net_negative)
+        requests = counted(bucket.window.requests or 0, "request")
+        figures = f"P10 {percent(bucket.acceptance_quantiles[0.1])}<br>{requests}"
 
-    return (
-        f'<div class="bucket {tone_of(judged)}">'
-        f'<div class="name">T {marked(bucket.temperature)}'
-        f"<small>{share} of draft tokens</small></div>"
-        f"{_verdict(judged, _hour(model, bucket.temperature, history))}"
-        f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
-        f'<div class="spread">{spread}</div>'
-        f'<div class="facts number">{figures}</div>{advice}</div>'
+    row = _Bucket(
+        name=f"T {marked(bucket.temperature)}",
+        of=f"{percent(bucket.window.share)} of draft tokens",
+        rate=judged_window(judged).rate,
+        spread=spread,
+        figures=figures,
+        notes=notes,
     )
+    return _bucket(row, judged, thresholds, _hour(model, bucket.temperature, history))
 
 
 def _gain(bucket: TemperatureReport) -> str:

@@ -387,20 +387,17 @@ def _by_time(split: Split, at_load: str) -> Answer:
         parts.append(f"costs {', '.join(_at_each(lost, _gained))}")
     if even:
         parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
-    # Beside what is certain, what is not waits for the second line.
-    undecided = ""
     if not parts:
         parts = _at_each(leaning, _probably)
     elif leaning:
         parts.append(f"undecided at T {', '.join(one.temperature for one in leaning)}")
-        undecided = f"Speculation {'; '.join(_at_each(leaning, _probably))}."
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
 
     ratios = ", ".join(_at_each(split, plus_minus))
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
-    return Answer(text, _WORST_FIRST[worst], undecided, listed)
+    return Answer(text, _WORST_FIRST[worst], "", listed)
 
 
 def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:

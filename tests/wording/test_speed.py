@@ -109,13 +109,14 @@ def test_a_speedup_that_may_be_on_either_side_is_probable_and_not_certain():
 
 
 def test_beside_a_gain_that_is_certain_a_probable_loss_is_not_in_the_headline():
-    """A green headline that says what it costs is read twice; the second line has it."""
+    """A green headline that says what it costs is read twice. The row of T 1+ has the numbers."""
     cold = timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20)
     hot = timed("1+", Verdict.INSUFFICIENT_DATA, 0.3, 40, 45)
     found = answer(report(timed_model(cold, hot)))
     assert found.tone == "good"
     assert found.text.startswith("Per token, speculation saves 10 ms at T 0; undecided at T 1+")
-    assert found.why.startswith("Speculation probably costs 5 ms, not yet certain (0.89 ± 0.02)")
+    assert found.reason == ""
+    assert "1.50 ± 0.02 at T 0, 0.89 ± 0.02 at T 1+" in found.listed
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,6 @@ class Acceptance:
 
 
 NO_DRAFTS: Final = Acceptance()
-LEFT_OUT: Final = {"json": False}
-"""The metadata of a field that no script reads: it is not in the JSON."""
 SYNTHETIC: Final = "synthetic"
 """The ``rejection_sample_method`` that accepts at a set rate, for benchmarks."""
 
@@ -132,7 +130,7 @@ class Evidence:
 
     window: Acceptance = NO_DRAFTS
     hour: Acceptance = NO_DRAFTS
-    past: Past | None = field(default=None, metadata=LEFT_OUT)
+    past: Past | None = None
     speedup: Speedup | None = None
     costs: StepCosts | None = None
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)

@@ -190,15 +190,21 @@ def _verdict(model: _Json) -> str:
         return "does not speculate"
 
     judgement = model["judgement"]
-    recent = judgement["evidence"]["window"]
-    window = recent if judgement["by_speedup"] else judgement["judged"] or recent
-    speedup = judgement["evidence"]["speedup"]
-    seconds = window["seconds"]
-    if judgement["by_speedup"] and speedup is not None:
-        seconds = speedup["seconds"] or seconds
+    seconds = _judged_seconds(model)
     over = f" over {seconds:,.0f} s" if seconds else ""
     verdict = "undecided" if judgement["is_undecided"] else judgement["verdict"]
     return f"{verdict} by {judgement['basis']}{over}"
+
+
+def _judged_seconds(model: _Json) -> float:
+    """Over how long what decided the verdict was measured."""
+    judgement = model["judgement"]
+    if not judgement["by_speedup"]:
+        return float(model[judgement["judged"] or "window"]["seconds"])
+
+    speed = model["speed"] or {"speedup": None, "held": None}
+    known = speed["speedup"] or (speed["held"] or {}).get("speedup") or {}
+    return float(known.get("seconds") or model["window"]["seconds"])
 
 
 def _checklist(text: _Json, layout: _Layout, shown: str) -> Iterator[str]:

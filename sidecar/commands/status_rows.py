@@ -46,8 +46,7 @@ def verdict_rows(model: _Json, thresholds: _Json, paint: Paint) -> Iterator[str]
         yield f"{' ' * (names + words + 6)}{_SCALE}"
 
     for name, part, judgement, known in parts:
-        window = judgement["judged"] or judgement["evidence"]["window"]
-        rate = window["rate"]
+        rate = part[judgement["judged"] or "window"]["rate"]
         accepted = "" if rate is None else f"{rate:.0%} accepted"
         if known is not None:
             bar = axis(known["ratio"], CONFIDENCE * known["error"])

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from sidecar import __version__
-from sidecar.analysis.evidence import LEFT_OUT
+from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.judgement import Judgement
-from sidecar.analysis.report import ModelReport, Report
+from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
+from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import ReportView
 from sidecar.findings.catalog import explanations
@@ -24,6 +25,15 @@ from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from sidecar.wording.pressure import tiles
 from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
+
+# What the JSON has elsewhere, so that no number is there twice: windows and speedup are beside the
+# judgement, and how it speculates is in the engines. What is known of the past is too long.
+_LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
+    EngineReport: frozenset({"acceptance"}),
+    EngineSpeed: frozenset({"in_force"}),
+    Evidence: frozenset({"window", "hour", "past", "speedup", "costs", "speculation"}),
+    Judgement: frozenset({"acceptance"}),
+}
 
 
 def status(shown: ReportView) -> dict[str, Any]:
@@ -50,8 +60,7 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
 
     temperatures = [
         {
-            **as_json(item),
-            **_verdict(item.judgement),
+            **_judged(item, item.window),
             "note": judgement_note(
                 item.judgement, model.judgement, is_explained=bool(advised(model.findings))
             ),
@@ -65,8 +74,8 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     ]
 
     return {
-        **as_json(model),
-        **_verdict(model.judgement),
+        **_judged(model, model.judgement.evidence.window),
+        "engines": [_judged(one, one.judgement.evidence.window) for one in model.engines],
         "pressure": [[one.name, one.number, one.beside] for one in tiles(model)],
         "checklist_text": as_json(says),
         "notes": [*model_notes(model), *replies, *no_split, *hints(model), *made],
@@ -76,9 +85,26 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     }
 
 
-def _verdict(judgement: Judgement) -> dict[str, str]:
-    """A verdict in the page's words and its colour: good, even, bad or mute."""
-    return {"words": verdict_words(judgement), "tone": tone_of(judgement)}
+def _judged(
+    item: ModelReport | EngineReport | TemperatureReport, window: Acceptance
+) -> dict[str, Any]:
+    """What was judged, with its two windows, and which of these ``judged`` is.
+
+    The verdict is also in the page's words, with its colour: good, even, bad or mute.
+    """
+    judgement = item.judgement
+    evidence = judgement.evidence
+    windows = {"window": evidence.window, "hour": evidence.hour}
+    judged = next((name for name, one in windows.items() if one is judgement.judged), None)
+
+    return {
+        **as_json(item),
+        "window": as_json(window),
+        "hour": as_json(evidence.hour),
+        "judgement": {**as_json(judgement), "judged": judged},
+        "words": verdict_words(judgement),
+        "tone": tone_of(judgement),
+    }
 
 
 def as_json(value: Any) -> Any:
@@ -114,8 +140,7 @@ def _key(key: Any) -> str:
 @cache
 def _names(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass or a named tuple, then its properties."""
-    properties = [name for name, item in vars(kind).items() if isinstance(item, property)]
-    if is_dataclass(kind):
-        shown = (field.name for field in fields(kind) if field.metadata != LEFT_OUT)
-        return (*shown, *properties)
-    return (*kind._fields, *properties)  # type: ignore[attr-defined]
+    left_out = _LEFT_OUT.get(kind, frozenset())
+    own = [one.name for one in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
+    properties = (name for name, item in vars(kind).items() if isinstance(item, property))
+    return tuple(name for name in (*own, *properties) if name not in left_out)

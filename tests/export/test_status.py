@@ -1,16 +1,21 @@
 """The tree as JSON."""
 
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.evidence import LEFT_OUT
-from sidecar.analysis.judgement import Verdict
-from sidecar.analysis.report import Report
+from sidecar.analysis.evidence import Acceptance, Evidence
+from sidecar.analysis.judgement import Judgement, Verdict
+from sidecar.analysis.report import EngineReport, Report
 from sidecar.errors import TimedOut
 from sidecar.export.status import as_json, status
 from tests.export import reports
+
+ELSEWHERE = {
+    Evidence: {"window", "hour", "past", "speedup", "costs", "speculation"},
+    EngineReport: {"acceptance"},
+}
 
 
 def read(report, **environment):
@@ -18,7 +23,7 @@ def read(report, **environment):
 
 
 def test_every_field_of_the_tree_is_there_under_its_name():
-    """So the JSON has what the page has, without a second declaration."""
+    """So the JSON has what the page has, without a second declaration; but no number twice."""
     report = reports.report(
         reports.timed_model(reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20))
     )
@@ -26,9 +31,11 @@ def test_every_field_of_the_tree_is_there_under_its_name():
     def missing(value, json):
         if is_dataclass(value) and not isinstance(value, type):
             for field in fields(value):
-                if field.metadata == LEFT_OUT:
+                if field.name in ELSEWHERE.get(type(value), ()):
                     assert field.name not in json
                     continue
+                if type(value) is Judgement and field.name == "judged":
+                    continue  # says which of the windows it is
                 if field.name not in json:
                     yield f"{type(value).__name__}.{field.name}"
                 yield from missing(getattr(value, field.name), json.get(field.name))
@@ -41,6 +48,30 @@ def test_every_field_of_the_tree_is_there_under_its_name():
     assert status_json["thresholds"]["kv_cache_usage"] == 0.8
     assert {field.name for field in fields(Report)} <= set(status_json)
     assert list(missing(report, status_json)) == []
+
+
+def test_a_number_is_there_once_and_judged_names_its_window():
+    """A script that reads a rate need not ask which of five is meant."""
+    recent = Acceptance(seconds=300.0, drafts=1234.0, draft_tokens=3702.0, accepted_tokens=1777.0)
+    hour = Acceptance(seconds=3600.0, drafts=9876.0, draft_tokens=29628.0, accepted_tokens=14321.0)
+    evidence = Evidence(window=recent, hour=hour)
+    judged = replace(reports.judgement(Verdict.NET_POSITIVE, 0.5), evidence=evidence, judged=hour)
+    (model,) = read(reports.report(reports.model(judgement=judged)))["models"]
+
+    def values(value):
+        if isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from values(item)
+        else:
+            yield value
+
+    del model["tables"], model["engines"]
+    every = [*values(model)]
+    assert every.count(1777.0) == 1
+    assert every.count(14321.0) == 1
+    assert every.count(hour.rate) == 1
+    assert model["judgement"]["judged"] == "hour"
+    assert model[model["judgement"]["judged"]]["rate"] == hour.rate
 
 
 def test_findings_are_there_in_numbers_and_in_words():

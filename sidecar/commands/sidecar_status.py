@@ -94,11 +94,9 @@ def status_lines(
     why = answer["reason"] if has_rows else answer["why"]
 
     yield f"{layout.heading}Does speculation pay? {paint(answer['text'], answer['tone'])}"
-    yield ""
-    if plugin in why or (is_brief and status["plugin"]["state"] == PluginState.OBSERVING):
-        yield why
-    else:
-        yield from (why, plugin)
+    is_said = plugin in why or (is_brief and status["plugin"]["state"] == PluginState.OBSERVING)
+    said = [line for line in (why, "" if is_said else plugin) if line]
+    yield from ("", *said) if said else ()
 
     for problem in status["own"]["invalid_settings"]:
         yield f"{item}invalid setting: {problem}"

@@ -7,7 +7,6 @@ import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
@@ -108,9 +107,6 @@ def status_lines(
                 yield from ("", *_checklist(model["checklist_text"], layout, why))
             if not is_brief:
                 yield from _details(model, layout, f"{why} {plugin}")
-    elif scrape["last_scrape"] is not None:
-        last = datetime.fromtimestamp(scrape["last_scrape"], UTC)
-        yield f"vLLM's metrics were last read at {last:%Y-%m-%d %H:%M:%S} UTC."
 
     yield ""
     if is_brief:

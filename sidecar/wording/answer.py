@@ -5,6 +5,7 @@ It states the verdicts and computes none.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
@@ -32,7 +33,7 @@ from sidecar.wording.notes import (
     room_sentence,
     undecided_sentence,
 )
-from sidecar.wording.numbers import counted, latency, percent
+from sidecar.wording.numbers import counted, duration, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
 from sidecar.wording.tables import judged_window
@@ -158,7 +159,11 @@ def _why_unread(report: Report) -> str:
         return "No poll has succeeded recently."
 
     why = f"{error}. {error.remedy}"
-    if isinstance(error, Unreachable) and report.scrape.last_scrape is None:
+    last = report.scrape.last_scrape
+    if last is not None:
+        read = datetime.fromtimestamp(last, UTC)
+        return f"Last read {duration(report.at - last)} ago, at {read:%Y-%m-%d %H:%M:%S} UTC; now: {why}"
+    if isinstance(error, Unreachable):
         return " ".join(filter(None, (why, headless_sentence(report.plugin))))
     return why
 

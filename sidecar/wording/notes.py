@@ -265,14 +265,16 @@ def judgement_note(
     """What a verdict is of, and what keeps it from being reached or from rising.
 
     ``whole`` is the judgement on the model, where this one is on a temperature. Where it is net
-    negative, also what to do, unless ``is_explained``: findings say that. Empty if there is nothing
-    to say.
+    negative, also what to do, unless ``is_explained``: findings say that, and the answer does of a
+    collapse. Empty if there is nothing to say.
     """
     if (gate := judgement.gate) is not None:
         return f"No verdict: below thresholds.{gate.threshold} ({gate.value:g})."
 
-    loses = judgement.verdict is Verdict.NET_NEGATIVE and not is_explained
-    remedy = _remedy(judgement, whole) if loses else ""
+    has_collapsed = (whole or judgement).has_collapsed
+    loses = judgement.verdict is Verdict.NET_NEGATIVE
+    says_more = loses and not is_explained and not has_collapsed
+    remedy = _remedy(judgement, whole) if says_more else ""
     return " ".join(
         filter(None, (_hour(judgement), undecided_sentence(judgement), _held(judgement), remedy))
     )

@@ -15,7 +15,7 @@ from sidecar.findings.not_speculating import NotSpeculating
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
-from sidecar.wording.notes import model_notes, resting_loads, undrafted_sentence
+from sidecar.wording.notes import judgement_note, model_notes, resting_loads, undrafted_sentence
 from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (
@@ -340,6 +340,11 @@ def test_a_collapse_is_told_from_hot_traffic():
     assert why(collapsed).endswith(
         "restart it, or let it sleep at level 1. High temperatures alone do not cause this."
     )
+    # Nothing else on the page refutes that: fewer tokens mend no fault.
+    (bucket,) = collapsed.temperatures
+    assert judgement_note(collapsed.judgement) == ""
+    assert judgement_note(bucket.judgement, collapsed.judgement) == ""
+    assert "fewer tokens" in judgement_note(bucket.judgement, judgement(BAD, 0.3))
 
 
 def test_n_gram_drafts_that_are_never_accepted_need_no_restart():

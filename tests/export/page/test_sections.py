@@ -344,12 +344,14 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_wi
 
 
 def test_while_vllm_is_down_only_that_is_shown():
-    """Nothing of the last good poll, which would look current."""
-    assert (
-        text(model(), scrape=reports.down(Unreachable("connection refused")))
-        == "The sidecar cannot read vLLM's metrics. connection refused. Is vLLM running, and is"
-        f" this its address? The sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in"
-        " 0.1.0 in vLLM 0.32.0"
+    """Since when; and nothing of the last good poll, which would look current."""
+    away = replace(reports.down(Unreachable("connection refused")), last_scrape=reports.NOW - 720)
+    page = text(model(), scrape=away)
+    page = page.replace("2023-11 -14", "2023-11-14")  # around a range that does not break
+    assert page == (
+        "The sidecar cannot read vLLM's metrics. Last read 12 min ago, at 2023-11-14 22:01:23 UTC;"
+        " now: connection refused. Is vLLM running, and is this its address? The sidecar keeps"
+        f" trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
     )
 
 

@@ -120,7 +120,7 @@ def _status_remedy(status: int) -> str:
         case _ if status >= 500:
             return (
                 "vLLM, or what is in front of it, failed to render its metrics: the reason is in"
-                " its log. One is a PROMETHEUS_MULTIPROC_DIR that it cannot read."
+                " its log. One cause is a PROMETHEUS_MULTIPROC_DIR that vLLM cannot read."
             )
         case _:
             return "Is this vLLM's own address?"

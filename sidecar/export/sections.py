@@ -370,11 +370,14 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     if shown is None:
         return "", ""
 
-    is_certain = judged.by_speedup not in (None, Verdict.INSUFFICIENT_DATA)
-    what = effect(shown) if is_certain else "not certain yet"
+    what = effect(shown)
     if speedup is None:
         what = "the last one known"
-    return axis(shown), f"{value(plus_minus(shown))}<br>{what}"
+    elif judged.gate is not None:
+        what = "of few requests"
+    elif judged.by_speedup in (None, Verdict.INSUFFICIENT_DATA):
+        what = "not certain yet"
+    return axis(shown), f"speedup {value(plus_minus(shown))}<br>{what}"
 
 
 def _split(model: ModelReport, thresholds: Thresholds, history: History) -> str:

@@ -38,13 +38,16 @@ def mismatch(situation: Situation) -> Iterator[Mismatch]:
 # -------------------------------------------------------------------------------------------------
 
 _UPDATED: Final = (
-    "If the target's weights are updated in place, as in reinforcement learning, update the draft"
-    " with them: a restart does not help then. After a sleep of level 2, vLLM 0.32 loads only the"
-    " target's weights again: restart it, or let it sleep at level 1."
+    "Only where the target's weights are updated in place, as in reinforcement learning, that does"
+    " not help: update the draft with them."
+)
+_SLEPT: Final = (
+    "After a sleep of level 2, vLLM 0.32 loads only the target's weights again: let it sleep at"
+    " level 1."
 )
 _RESTART: Final = (
-    f"Restart vLLM; check that the draft matches its target. {_UPDATED} High temperatures alone do"
-    " not cause this."
+    f"Restart vLLM; if the rate stays, check that the draft was made for this target. {_UPDATED}"
+    f" {_SLEPT} High temperatures alone do not cause this."
 )
 _NOTHING_REPEATS: Final = (
     "Nothing in such text helps to guess what follows: draft with a model, or remove"

@@ -52,9 +52,11 @@ _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
 _UNCERTAIN: Final = (
     "Not measured; by the rule of thumb, it is not certain whether speculation pays."
 )
+_MEASURED: Final = "Measured against decoding without speculation at the same load."
 _MEASURE: Final = (
     "Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
 )
+_MEASURE_IT: Final = "Measure what it saves or costs, with `specdec-sidecar baseline`."
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -162,7 +164,8 @@ def _why_unread(report: Report) -> str:
     last = report.scrape.last_scrape
     if last is not None:
         read = datetime.fromtimestamp(last, UTC)
-        return f"Last read {duration(report.at - last)} ago, at {read:%Y-%m-%d %H:%M:%S} UTC; now: {why}"
+        ago = duration(report.at - last)
+        return f"Last read {ago} ago, at {read:%Y-%m-%d %H:%M:%S} UTC; now: {why}"
     if isinstance(error, Unreachable):
         return " ".join(filter(None, (why, headless_sentence(report.plugin))))
     return why
@@ -351,7 +354,7 @@ def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
         return _said_of(even, text, open_, split)
 
     pays = _with(split, Verdict.NET_POSITIVE)
-    where = _temperatures(pays) if undecided else "every temperature with enough traffic"
+    where = _temperatures(pays) if undecided else "every temperature with enough data"
     text = f"{_subject(pays)} pays at {where}{drafted}."
     return _said_of(pays, text, open_, split)
 
@@ -402,7 +405,7 @@ def _by_time(split: Split, at_load: str) -> Answer:
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
-    return Answer(text, _WORST_FIRST[worst], "", listed)
+    return Answer(text, _WORST_FIRST[worst], _MEASURED, listed)
 
 
 def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
@@ -457,7 +460,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."
             )
-            return Answer(text, "mute", why)
+            return Answer(text, "mute", f"{why} {_MEASURE_IT}")
         if said := undecided_sentence(judged):
             return Answer(_UNCERTAIN, "mute", f"{said} {split}".strip())
         why = f"{why} {window.drafts:,.0f} drafts in the window."

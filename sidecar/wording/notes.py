@@ -36,6 +36,12 @@ _BY_RULE: Final = {
     Verdict.NET_NEGATIVE: "low, not measured",
     Verdict.INSUFFICIENT_DATA: "too little data",
 }
+# What there is too little of, and the setting that asks for more.
+_BELOW: Final = {
+    "min_requests": "fewer than {:g} requests (thresholds.min_requests)",
+    "min_drafts_per_second": "fewer than {:g} drafts a second (thresholds.min_drafts_per_second)",
+    "min_bucket_share": "less than {:.0%} of the draft tokens (thresholds.min_bucket_share)",
+}
 ALMOST_ALL: Final = 0.95
 """Share of the steps with a draft from which on those without one are not worth a word."""
 LIMITATIONS: Final = {
@@ -269,7 +275,7 @@ def judgement_note(
     collapse. Empty if there is nothing to say.
     """
     if (gate := judgement.gate) is not None:
-        return f"No verdict: below thresholds.{gate.threshold} ({gate.value:g})."
+        return f"No verdict: {_BELOW[gate.threshold].format(gate.value)}."
 
     has_collapsed = (whole or judgement).has_collapsed
     loses = judgement.verdict is Verdict.NET_NEGATIVE
@@ -285,6 +291,8 @@ def verdict_words(judgement: Judgement) -> str:
     if judgement.is_undecided:
         return "undecided"
     is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
+    if is_by_rule and judgement.judged is not None and not judgement.evidence.is_ruled:
+        return "not measured"  # there is enough traffic, but its acceptance rate tells nothing
     words = _BY_RULE if is_by_rule else _MEASURED
     return words[judgement.verdict]
 

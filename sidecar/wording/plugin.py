@@ -79,7 +79,7 @@ _NEVER_CONNECTED: Final = (
     "No plug-in has connected yet, so there is no split by temperature. If vLLM has loaded the"
     " plug-in, it will connect with the next request. If it failed to load, vLLM's log"
     " has a line with `specdec`. If vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it,"
-    " and `PYTHONPATH=DIR vllm serve MODEL` loads it."
+    " and vLLM loads it once it is restarted with `PYTHONPATH=DIR`."
 )
 _LOADED: Final = (
     "vLLM has loaded the plug-in, which connects with the next request: then the split by"
@@ -94,8 +94,9 @@ _LOADED_UNDER_TRAFFIC: Final = (
 _NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
     "No plug-in has connected although vLLM serves requests, so there is no split by temperature."
     " The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR` writes"
-    " it, and `PYTHONPATH=DIR vllm serve MODEL` loads it), or it sends to another socket than this"
-    " sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory that both share)."
+    " it, and vLLM loads it once it is restarted with `PYTHONPATH=DIR`), or it sends to another"
+    " socket than this sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory"
+    " that both share)."
     f" If it failed to load, vLLM's log has a line with `specdec`. {_DOCTOR}"
 )
 _ELSEWHERE: Final = (

@@ -59,8 +59,8 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     ]
     assert lines[-1].startswith("plug-in: No plug-in has connected yet, so there is no split")
     assert (
-        "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it"
-        in lines[-1]
+        "`specdec-sidecar plugin DIR` writes it, and vLLM loads it once it is restarted with"
+        " `PYTHONPATH=DIR`" in lines[-1]
     )
     assert lines[-1].endswith("(listened for 0 s)")
 

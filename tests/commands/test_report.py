@@ -106,7 +106,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     ]
     assert {
         f"  temperature 1+: {over}",
-        "  temperature 0.7-1: No verdict: below thresholds.min_requests (20).",
+        "  temperature 0.7-1: No verdict: fewer than 20 requests (thresholds.min_requests).",
         "  speedup 1.500 ± 0.020; break-even acceptance rate 0.310",
     } <= set(text.splitlines())
     page = status(shown(tree))

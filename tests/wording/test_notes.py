@@ -37,18 +37,21 @@ ADAPTIVE = Speculation("eagle3", 3, adaptive_verification=True)
 
 
 @pytest.mark.parametrize(
-    ("gate", "threshold"),
+    ("gate", "says"),
     [
-        (("min_requests", 20), "min_requests (20)"),
-        (("min_drafts_per_second", 1.0), "min_drafts_per_second (1)"),
-        (("min_bucket_share", 0.1), "min_bucket_share (0.1)"),
+        (("min_requests", 20), "fewer than 20 requests (thresholds.min_requests)"),
+        (
+            ("min_drafts_per_second", 1.0),
+            "fewer than 1 drafts a second (thresholds.min_drafts_per_second)",
+        ),
+        (
+            ("min_bucket_share", 0.1),
+            "less than 10% of the draft tokens (thresholds.min_bucket_share)",
+        ),
     ],
 )
-def test_without_a_verdict_the_setting_that_requires_more_traffic_is_named(gate, threshold):
-    assert (
-        judgement_note(judgement(NONE, 0.3, gate=Gate(*gate)))
-        == f"No verdict: below thresholds.{threshold}."
-    )
+def test_without_a_verdict_what_there_is_too_little_of_is_named_with_its_setting(gate, says):
+    assert judgement_note(judgement(NONE, 0.3, gate=Gate(*gate))) == f"No verdict: {says}."
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plu
    text, token or id of a request leaves the process.
 6. **What it reads of vLLM's configuration** for the hello.
 
-It starts no thread, waits for nothing, writes no file, and needs only Python's standard library.
+It starts no thread, waits for nothing, and needs only Python's standard library.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs i
 SERVER = "SPECDEC_SERVER_ID"
 OFF = "off"
 MAX_ID = 64  # characters
-GAUGE = "specdec_server_info"  # has the id on vLLM's page; vLLM drops gauges named "vllm" anew
+GAUGE = "specdec_server_info"  # has the id on vLLM's page; vLLM unregisters names with "vllm"
 
 
 def register() -> None:
@@ -130,7 +130,7 @@ def show(server: str | None) -> None:
     """Puts the id on vLLM's page, as one gauge: in the processes that serve it.
 
     These have imported prometheus_client themselves by now. With several API servers, each of them
-    says the same, and ``max`` makes one sample of it.
+    says the same, and ``mostrecent``, which is what vLLM's own gauges are, makes one sample of it.
     """
     client = sys.modules.get("prometheus_client")
     serves = is_first() or multiprocessing.current_process().name.lower().startswith("apiserver")
@@ -141,7 +141,7 @@ def show(server: str | None) -> None:
             GAUGE,
             "1: the specdec plug-in is loaded; the id is that of this server.",
             ["id"],
-            multiprocess_mode="max",
+            multiprocess_mode="mostrecent",
         )
         gauge.labels(server).set(1)
 
@@ -153,7 +153,7 @@ def show(server: str | None) -> None:
 # The methods, with their parameters in vLLM from 0.16 on. If any of them has others, or is missing,
 # none is wrapped.
 #
-# - ``make_spec_decoding_stats`` is called once for each request and step with draft tokens.
+# - ``make_spec_decoding_stats`` is called once for each request and step whose draft was verified.
 # - ``update_from_output`` is called once a step.
 # - ``_free_request`` is called once at the end of a request, however it ends.
 #
@@ -233,7 +233,10 @@ def observe(
         scheduler._specdec = observer
         observer.say("observing")
     with suppress(Exception):  # a log handler may raise
-        log.info("specdec %s: %s for %s", VERSION, observer.state, path)
+        if refusal:
+            log.warning("specdec %s: %s", VERSION, observer.report.hello["reason"])
+        else:
+            log.info("specdec %s: %s for %s", VERSION, observer.state, path)
 
 
 def draft_wrapper_of(make: Any) -> Any:
@@ -409,7 +412,7 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
         if observer is not None:  # else its constructor failed
             # Lets go of what is vLLM's, and of what nobody will be told.
             observer.starting = {}
-            observer.ends.clear()
+            observer.step_ends.clear()
             observer.finished.clear()
             observer.say("disabled", reason)
 
@@ -540,11 +543,11 @@ class Observer:
         # The current step.
         self.now = time.time()
         self.clock = time.monotonic()
-        self.has_run = False  # whether anything was scheduled in it
+        self.has_run = False  # whether anything was scheduled in it, or that is not known
         self.step_seconds = 0.0  # 0: unknown
         # When the last steps ended, as many as there are pipeline stages, and what was in each.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
-        self.ends: deque[tuple[float, dict[str, int]]] = deque(maxlen=stages)
+        self.step_ends: deque[tuple[float, dict[str, int]]] = deque(maxlen=stages)
         self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
         # The mean tokens of a decoding request, sampled once a report.
         self.context = 0
@@ -590,8 +593,9 @@ class Observer:
         scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
         self.has_run = scheduled is None or bool(scheduled)
         if not self.has_run:
-            if self.ends.maxlen == 1 or not scheduler.running:  # else it fills a pipeline
-                self.interrupt()  # nothing ran; the engine waits for something else
+            fills_a_pipeline = self.step_ends.maxlen != 1 and scheduler.running
+            if not fills_a_pipeline or self.stands_still():
+                self.interrupt()  # the engine waits for something else than a step under way
             return
 
         self.step_count += 1
@@ -609,16 +613,20 @@ class Observer:
 
     def time_step(self, scheduled: dict[str, int]) -> None:
         """Takes the time since the last step that had these requests, too."""
-        for end, ids in reversed(self.ends):
+        for ended, ids in reversed(self.step_ends):
             # With pipeline stages, requests may be in every step or only in every other one.
-            if self.ends.maxlen == 1 or next(iter(scheduled)) in ids:
-                self.step_seconds = self.clock - end
+            if self.step_ends.maxlen == 1 or next(iter(scheduled)) in ids:
+                self.step_seconds = self.clock - ended
                 break
-        self.ends.append((self.clock, scheduled))
+        self.step_ends.append((self.clock, scheduled))
+
+    def stands_still(self) -> bool:
+        """Whether no step has ended for longer than one is likely to take."""
+        return bool(self.step_ends) and self.clock - self.step_ends[-1][0] > PAUSE
 
     def interrupt(self) -> None:
         """The engine does not go on at once: the next step's length is unknown."""
-        self.ends.clear()
+        self.step_ends.clear()
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
@@ -677,7 +685,8 @@ class Observer:
         most = len(scheduled) + self.depth * len(drafts)  # if all of them only decoded
         if len(scheduled) > decodes or scheduler_output.total_num_scheduled_tokens > most:
             decoded = decodes + sum(map(len, drafts.values()))
-            prefill_tokens = max(scheduler_output.total_num_scheduled_tokens - decoded, 0)
+            # A KV connector may have made it a NumPy integer.
+            prefill_tokens = max(int(scheduler_output.total_num_scheduled_tokens) - decoded, 0)
 
         running = decodes if decodes <= EXACT_DECODES else 2 ** exponent(decodes)
         key = (running, self.context_power, prefill_tokens > MIXED)
@@ -849,26 +858,29 @@ def finished_request(
 ) -> str:
     """The record of a finished request, as JSON.
 
-    Of a session, the times and the number of tokens are unknown: vLLM has forgotten earlier turns.
+    Of a session, the times and the numbers of cached and output tokens are unknown: vLLM has
+    forgotten earlier turns. The last token's time is that of the step in which the request ended.
     """
     tokens = request.num_output_tokens
+    cached = cached_tokens(request, record.prefill_stats)
+    arrival = unix_seconds(request.arrival_time)
     last_token = now if tokens else None
     first_token = record.first_token_at or last_token
     if record.has_turns:
-        tokens = first_token = last_token = None
+        tokens = cached = arrival = first_token = last_token = None
 
     return encode(
         [
             *record.traits,
             max(request.num_prompt_tokens, 0),
-            cached_tokens(request, record.prefill_stats),
+            cached,
             tokens,
             OUTCOMES[outcome],
             ending,
             record.drafts,
             record.draft_tokens,
             record.accepted_tokens,
-            unix_seconds(request.arrival_time),
+            arrival,
             first_token,
             last_token,
         ]
@@ -957,7 +969,7 @@ MAX_RETRY = 10.0  # seconds; tries to connect are PERIOD apart, then twice that,
 MAX_ITEMS = 64  # cells and finished requests in a packet
 MAX_NAME = 200  # characters of an adapter's name
 MAX_BYTES = 2**17  # of a packet: the sidecar reads no more
-NUMBER_BYTES = 16  # the most that a counter takes in one
+NUMBER_BYTES = 20  # the most that a number takes in one
 OTHER_BYTES = 1400  # the most that the rest of a cell takes, which is mostly the adapter's name
 
 
@@ -985,7 +997,7 @@ class Report:
 
         # The report under way.
         self.cells: deque[tuple[Cell, list[Any]]] = deque()  # with copies of their numbers
-        self.end = ""  # goes with the last cells, as JSON
+        self.heartbeat = ""  # goes with the last cells, as JSON
         self.unsent = 0  # how many of the oldest finished requests are still to be sent
 
     def go_on(self, scheduler: Any, *, is_idle: bool) -> None:
@@ -996,7 +1008,7 @@ class Report:
         may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
         while self.is_under_way or self.is_due(is_idle=is_idle):
             # Finished requests may take longer than a period; the next cut does not wait for them.
-            is_next_due = not self.end and not is_idle and self.is_due(is_idle=False)
+            is_next_due = not self.heartbeat and not is_idle and self.is_due(is_idle=False)
             if (is_next_due or not self.is_under_way) and not self.begin(scheduler):
                 return
             if self.send_packet():
@@ -1010,7 +1022,7 @@ class Report:
     @property
     def is_under_way(self) -> bool:
         """Whether a part of a report is still to be sent."""
-        return bool(self.end) or self.unsent > 0
+        return bool(self.heartbeat) or self.unsent > 0
 
     def is_due(self, *, is_idle: bool) -> bool:
         """Whether to begin a report: after a period, or at once if an idle engine has news."""
@@ -1047,7 +1059,7 @@ class Report:
         waiting = max(scheduler.get_num_unfinished_requests() - running, 0)
         endings = ",".join(f'"{name}":{numbers}' for name, numbers in observer.endings.items())
         self.unsent = len(observer.finished)
-        self.end = (
+        self.heartbeat = (
             f'{{"at":{observer.now},"steps":{observer.step_count},'
             f'"generation_tokens":{observer.generation_tokens},'
             f'"running":{running},"waiting":{waiting},"lost":{observer.lost},'
@@ -1059,29 +1071,28 @@ class Report:
         """Sends the next cells or, with the last ones and after them, finished requests."""
         observer = self.observer
         part = [self.cells.popleft() for _ in range(min(len(self.cells), self.max_items))]
-        requests = []
-        steps = []
+        cells: dict[bool, list[str]] = {False: [], True: []}  # by whether they are of steps
         for cell, numbers in part:
-            cells = steps if cell.is_of_steps else requests
-            cells.append(f"{cell.key},{numbers}]")  # Python writes a list of numbers as JSON does
+            # Python writes a list of integers and finite floats as JSON does.
+            cells[cell.is_of_steps].append(f"{cell.key},{numbers}]")
 
-        end = "null"
+        heartbeat = "null"
         finished: list[str] = []
         if not self.cells:
-            end = self.end or end
+            heartbeat = self.heartbeat or heartbeat
             room = min(self.max_items - len(part), self.unsent)
             finished = [*islice(observer.finished, room)]
 
         message = (
-            f'{{"requests":[{",".join(requests)}],"steps":[{",".join(steps)}],'
-            f'"end":{end},"finished":[{",".join(finished)}]}}'
+            f'{{"requests":[{",".join(cells[False])}],"steps":[{",".join(cells[True])}],'
+            f'"end":{heartbeat},"finished":[{",".join(finished)}]}}'
         )
         if not self.link.send("report", message):
             self.take_back(part)
             return False
 
         if not self.cells:
-            self.end = ""
+            self.heartbeat = ""
         for _ in finished:
             observer.finished.popleft()
         self.unsent -= len(finished)
@@ -1106,7 +1117,7 @@ class Report:
         for cell, _ in chain(part, self.cells):
             self.observer.note(cell)
         self.cells.clear()
-        self.end = ""
+        self.heartbeat = ""
         self.unsent = 0
 
 
@@ -1266,8 +1277,9 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
     if not speculative:
         return None
 
-    schedule = getattr(speculative, "num_speculative_tokens_per_batch_size", None) or []
-    draft_tokens = speculative.num_speculative_tokens or 0
+    schedule = getattr(speculative, "num_speculative_tokens_per_batch_size", None)
+    schedule = schedule[:64] if isinstance(schedule, (list, tuple)) else []
+    draft_tokens = setting(speculative, "num_speculative_tokens") or 0
     draft = getattr(speculative, "draft_model_config", None)
 
     architectures = None
@@ -1278,7 +1290,7 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
         "method": setting(speculative, "method"),
         "num_speculative_tokens": min(draft_tokens, 1024),
         "per_batch_size": bool(schedule),
-        "schedule": schedule[:64],
+        "schedule": schedule,
         "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
         "rejection_sample_method": setting(speculative, "rejection_sample_method"),
         "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),

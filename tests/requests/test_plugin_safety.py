@@ -182,8 +182,8 @@ def test_a_method_without_a_readable_signature_is_refused_and_the_sidecar_is_tol
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_an_unknown_signature_is_refused_and_nothing_is_wrapped(method, plain, socket_path):
-    """A later vLLM may mean something else by the same name."""
+def test_an_unknown_signature_is_refused_and_nothing_is_wrapped(method, plain, socket_path, caplog):
+    """A later vLLM may mean something else by the same name. vLLM's log says which, too."""
     cls = fresh(Scheduler)
     own = getattr(cls, method)
 
@@ -197,6 +197,7 @@ def test_an_unknown_signature_is_refused_and_nothing_is_wrapped(method, plain, s
     life(cls())
     plain.until(lambda: (plain.only.state, plain.only.reports), ("refused", 0))
     assert f"{method}(self args* new* kwargs*)" in plain.only.hello["reason"]
+    assert f"{method}(self args* new* kwargs*)" in caplog.text
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))

@@ -107,6 +107,10 @@ def acceptance_dropped():
         hotter = Pod(instance).bucket("0", after(30, 4.5, 0.6), 0.88)
         return hotter.bucket("1+", after(30, 0.6, 4.4), 0.38).fires(0.44, since=50, **always)
 
+    # What hardly any request drafts has no rate, and no share in the fall of the others.
+    part = Pod("part").bucket("0", 3, after(30, 0.6, 0.44)).bucket("1+", 7, 0.46)
+    part.vllm.temperatures["1+"].requests = planned(0)
+
     yield Scene(
         "a drop pages; what was always low, drafts in another manner or is measured does not",
         LOW,
@@ -126,6 +130,7 @@ def acceptance_dropped():
         .bucket("1+", 4, after(30, 0.52, 0.45))
         .fires(0.45, since=50, **always),
         one,  # the pod as a whole gains: no page
+        part.fires(0.454, since=50, **page),
         mix("mix"),
         mix("restarts").restarting(40),
         Pod("more-tokens").drafting(5, falls, k=after(30, 3, 4)).fires(0.4, since=50, **always),
@@ -142,6 +147,19 @@ def acceptance_dropped():
         .drafting(5, falls, k=after(30, 3, 4))
         .fires(0.4, since=50, **page),
     )
+
+    # It begins at 0.2; each of the 36 minutes at 0.8 counts for a 480th.
+    varies = Pod("varies").drafting(5, plan(*[(10, 0.2), (10, 0.8)] * 4))
+    manner = {"model_name": "m", "draft_tokens": "3"}
+    yield Scene(
+        "a past is a mean and a variance of eight hours",
+        None,
+        at=(79,),
+        records={
+            "pod_temperature:specdec_acceptance:mean8h": [(varies.own | manner, 0.243)],
+            "pod_temperature:specdec_acceptance:variance8h": [(varies.own | manner, 0.021)],
+        },
+    ).with_pods(varies)
 
     swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.7), (0, 0.55))).speculating(DFLASH)
     yield Scene(

@@ -373,3 +373,39 @@ def gone():
     yield Scene("one alert on it", NO_SIDECAR, at=(41, 70), reads=(GONE,)).with_pods(
         nothing, evicted("last")
     )
+
+
+@scenes
+def the_way_to_a_runbook():
+    """Through a pod that lives, of the same model if there is one, and at its own port."""
+
+    def pod(name, port, *phases, model="m"):
+        made = of_its_model(name, *phases, model=model, minutes=phases[0][0])
+        made.own |= {"pod": name, "instance": f"{name}:{port}"}
+        del made.environment["SPECDEC_ALERTING__RUNBOOKS"]
+        return made
+
+    way = "For the runbook, first: kubectl -n prod port-forward alike 9911:21405"
+    where = {"runbook_url": f"http://localhost:9911/runbooks/{DOWN}.md"}
+    states = (
+        "Last answer 0s ago.",
+        "Down: dead.",
+        "Look: kubectl -n prod get pods; describe pod POD; logs POD -c vllm --previous",
+        way,
+    )
+    page = Firing({"namespace": "prod", "model_name": "m"}, 0, since=30)
+    page.annotations |= where | {"context": "\n".join(states)}
+    dead = pod("dead", 21401, (20, 1), (40, 0)).fires(severity="warning", since=30)
+    dead.firings[0].annotations |= where | {"context": f"\n{way}"}
+    yield Scene(
+        "the runbook is behind a pod that lives",
+        DOWN,
+        at=(19, 30),
+        fleet=[page],
+        needs_prometheus=True,
+    ).with_pods(
+        dead,
+        beside("dead", (20, 1), (40, 0)),
+        pod("another", 21409, (60, 1), model="another"),
+        pod("alike", 21405, (60, 1)),
+    )

@@ -66,6 +66,17 @@ def acceptance_low():
         Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.5).fires(0.5, **always),
         Pod("undecided").drafting(5, 0.5),
     )
+    information = {"severity": "info"}
+    yield Scene(
+        "ten minutes below the threshold are heard, before they are certain",
+        LOW,
+        at=(9, 20, 30, 45),
+        needs_prometheus=True,
+    ).with_pods(
+        Pod("below").drafting(5, 0.49).fires(0.49, since=20, **information),
+        Pod("above").drafting(5, 0.505),
+        Pod("nine").drafting(5, plan((11, 0.8), (9, 0.4), (0, 0.8))),
+    )
     yield Scene(
         "a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 60))
     ).with_pods(

@@ -409,3 +409,25 @@ def the_way_to_a_runbook():
         pod("another", 21409, (60, 1), model="another"),
         pod("alike", 21405, (60, 1)),
     )
+
+
+@scenes
+def what_is_known_of_its_pods():
+    """Of a page: which pods are down, of which nobody knows, and which have never been read."""
+    first, second = (without_vllm(name, (20, 60), model="m") for name in ("dead-1", "dead-2"))
+    new = Pod("new", model="m", start=22).failing(lambda _: True)
+    silent = of_its_model("silent", (20, 1), (40, 0), model="m", minutes=20)
+    states = (
+        "Last answer 11m 0s ago.",
+        "Down: dead-1:9911 dead-2:9911.",
+        "Unknown, as only the sidecar is gone: silent:9911.",
+        "New, and never read yet: new:9911 (8m 0s).",
+        "Look: kubectl -n prod get pods; describe pod POD; logs POD -c vllm --previous",
+    )
+    page = Firing({"namespace": "prod", "model_name": "m"}, 0, since=30)
+    page.annotations |= {"context": "\n".join(states)}
+    for pod in (first, second):
+        pod.fires(severity="warning", since=30, context=("",))
+    yield Scene(
+        "its pods by state", DOWN, at=(19, 30), fleet=[page], needs_prometheus=True
+    ).with_pods(first, second, silent, new)

@@ -37,6 +37,7 @@ _UNNOTICED = (
     "model:specdec_speculation:engines: * -> / in: ",
     "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
+    "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
     # For a minute after a gap of Prometheus, within keep_firing_for.

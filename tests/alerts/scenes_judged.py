@@ -349,14 +349,18 @@ def by_time():
 
 @scenes
 def at_temperature():
-    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 22)).with_pods(
-        Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
+    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 4, 5, 22)).with_pods(
+        Pod("mixed")
+        .bucket("0", 6, 0.8)
+        .bucket("1+", 4, 0.38)
+        .fires(0.38, since=5, temperature="1+"),
         Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.6),
         Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
         Pod("near")
         .bucket("0", 6, 0.8)
         .bucket("1+", 4, after(15, 0.4, 0.5))
-        .fires(0.5, temperature="1+"),
+        .fires(0.4, since=5, until=5, temperature="1+")
+        .fires(0.5, since=22, temperature="1+"),
     )
     # Without an id, the temperatures are unknown for three minutes.
     yield Scene("a restart of vLLM does not begin it anew", AT, at=(2, 20)).with_pods(
@@ -383,8 +387,10 @@ def slower_at_temperature():
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
     slow = paced("slow", after(20, 0.8, 1.6))
-    yield Scene("the temperature's own speedup decides", SLOWER_AT, at=(9, 14, 19, 50)).with_pods(
-        slow.fires(0.78, since=14, until=19, temperature="1+"),
+    at = (9, 14, 19, 33, 50)
+    yield Scene("the temperature's own speedup decides", SLOWER_AT, at=at).with_pods(
+        slow.fires(0.78, since=14, until=19, temperature="1+")
+        .fires(0.9, since=33, until=33, temperature="1+"),
         paced("fast", 1.4),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")

@@ -389,8 +389,9 @@ def slower_at_temperature():
     slow = paced("slow", after(20, 0.8, 1.6))
     at = (9, 14, 19, 33, 50)
     yield Scene("the temperature's own speedup decides", SLOWER_AT, at=at).with_pods(
-        slow.fires(0.78, since=14, until=19, temperature="1+")
-        .fires(0.9, since=33, until=33, temperature="1+"),
+        slow.fires(0.78, since=14, until=19, temperature="1+").fires(
+            0.9, since=33, until=33, temperature="1+"
+        ),
         paced("fast", 1.4),
     )
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")

@@ -38,6 +38,11 @@ _UNNOTICED = (
     "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
     "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
+    # Equal: only pods that were served are looked up in it. It would have other programs' series.
+    (
+        "sidecar:specdec_address_down:bool: removed: and on (cluster, namespace, job, instance,"
+        " pod) pod:specdec_served"
+    ),
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
     # For a minute after a gap of Prometheus, within keep_firing_for.

@@ -104,6 +104,7 @@ def by_count():
         unreadable,
         gone("as-a-whole", restarts=True).outage_fires(since=43, until=88),
         gone("sidecar-only", restarts=False),
+        of_its_model("removed", minutes=34).restarting(30, 32),
     )
 
 

@@ -38,10 +38,14 @@ _UNNOTICED = (
     "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
     "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
-    # Equal: only pods that were served are looked up in it. It would have other programs' series.
+    # Equal: only pods and workloads that were served are looked up in it; it would have others, too.
     (
         "sidecar:specdec_address_down:bool: removed: and on (cluster, namespace, job, instance,"
         " pod) pod:specdec_served"
+    ),
+    (
+        "workload:specdec_kube_wanted:bool: removed: and on (cluster, namespace, workload)"
+        " workload:specdec_served"
     ),
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",

@@ -38,7 +38,7 @@ _UNNOTICED = (
     "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
     "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
-    # Equal: only pods and workloads that were served are looked up in it; it would have others, too.
+    # Equal: only pods and workloads that were served are looked up in it; it would have others.
     (
         "sidecar:specdec_address_down:bool: removed: and on (cluster, namespace, job, instance,"
         " pod) pod:specdec_served"

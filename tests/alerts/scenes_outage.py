@@ -84,9 +84,9 @@ def by_count():
         pod.failing(lambda n: 60 <= n < 160 and (n / 2 - 30) % every < away)
         return pod.restarting(*range(30 + away, 80, every)) if restarts else pod
 
-    def gone(instance, restarts):
+    def gone(instance, restarts, model=None):
         """Three of every six minutes the sidecar is away, perhaps with its vLLM."""
-        pod = of_its_model(instance, minutes=130)
+        pod = of_its_model(instance, model=model, minutes=130)
         pod.gap = {minute for minute in range(30, 80) if (minute - 30) % 6 < 3}
         pod.plain("up", (30, 1), *[(3, 0), (3, 1)] * 8, (60, 1))
         return pod.restarting(*range(33, 80, 6)) if restarts else pod
@@ -104,8 +104,20 @@ def by_count():
         unreadable,
         gone("as-a-whole", restarts=True).outage_fires(since=43, until=88),
         gone("sidecar-only", restarts=False),
+        gone("one-of-two", restarts=True, model="two").outage_fires(since=43, until=88),
+        gone("other-of-two", restarts=False, model="two"),
         of_its_model("removed", minutes=34).restarting(30, 32),
     )
+
+
+@scenes
+def around_a_gap():
+    """Of four minutes before a gap of Prometheus too few are known to page anew at once."""
+    gap = of_its_model("gap").failing(lambda n: n >= 48).away(29, 41).outage_fires(since=28)
+    gap.fires(severity="warning", since=28, until=28).fires(severity="warning", since=50)
+    yield Scene(
+        "what has paged goes on after it", DOWN, at=(22, 28, 42, 50), needs_prometheus=True
+    ).with_pods(gap)
 
 
 @scenes

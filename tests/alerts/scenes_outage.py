@@ -113,10 +113,11 @@ def by_count():
 @scenes
 def around_a_gap():
     """Of four minutes before a gap of Prometheus too few are known to page anew at once."""
-    gap = of_its_model("gap").failing(lambda n: n >= 48).away(29, 41).outage_fires(since=28)
-    gap.fires(severity="warning", since=28, until=28).fires(severity="warning", since=50)
+    gap = of_its_model("gap").failing(lambda n: n >= 48).away(29, 57)
+    gap.outage_fires(since=28, until=28).outage_fires(since=58)
+    gap.fires(severity="warning", since=28, until=28).fires(severity="warning", since=64)
     yield Scene(
-        "what has paged goes on after it", DOWN, at=(22, 28, 42, 50), needs_prometheus=True
+        "what has paged goes on after it", DOWN, at=(22, 28, 50, 58, 64), needs_prometheus=True
     ).with_pods(gap)
 
 

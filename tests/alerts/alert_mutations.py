@@ -47,6 +47,8 @@ _UNNOTICED = (
         "workload:specdec_kube_wanted:bool: removed: and on (cluster, namespace, workload)"
         " workload:specdec_served"
     ),
+    # Equal: while two pods of a workload have just loaded, it is served.
+    "workload:specdec_load_seconds:last: max -> min in: ",
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
     # For a minute after a gap of Prometheus, within keep_firing_for.

@@ -321,12 +321,13 @@ def by_time():
     ).with_pods(*pods())
 
     gap = Pod("gap").drafting(5, 0.7).timed(0.7).away(30, 42)
+    dies = Pod("dies").drafting(5, 0.7).timed(0.7).failing(lambda n: n >= 40)
     yield Scene(
         "it outlasts a gap, after which a speedup is not known at once",
         SLOWER,
         at=(9, 29, 46),
         needs_prometheus=True,
-    ).with_pods(gap.fires(0.7, since=29))
+    ).with_pods(gap.fires(0.7, since=29), dies.fires(0.7, since=29, until=29))
 
     # Of the other engine nothing is known.
     part = Pod("part").drafting(5, 0.7).timed(0.7).generating(5, engine="1")

@@ -36,6 +36,7 @@ _UNNOTICED = (
     # Equal: both are 1, or one is.
     "model:specdec_speculation:engines: * -> / in: ",
     "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
+    "model:specdec_requested:timestamp_seconds: * -> / in: time() ",
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
     "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
     # Equal: only pods and workloads that were served are looked up in it; it would have others.

@@ -265,6 +265,11 @@ def one_page():
     yield Scene("nor is it a slowdown", SLOWER, at=(29, 44, 60), reads=(COLLAPSED,)).with_pods(
         slower
     )
+    # At minute 52 it has been slow for ten minutes, and has collapsed before it could page.
+    sooner = Pod("sooner").drafting(5, after(40, 0.8, 0.01)).timed(after(30, 1.3, 0.7))
+    yield Scene("nor a slowdown before it", SLOWER, at=(29, 52, 60), reads=(COLLAPSED,)).with_pods(
+        sooner
+    )
     first_slow = Pod("first-slow").drafting(5, after(40, 0.7, 0.01)).timed(0.8)
     yield Scene(
         "a slowdown has paged before it collapses", SLOWER, at=(9, 30, 65), reads=(COLLAPSED,)

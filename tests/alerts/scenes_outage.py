@@ -55,6 +55,10 @@ def for_three_minutes():
         of_its_model("fine"),
         unreadable,
     )
+    # It was asked for in its first outage; when the next one begins, nobody has for ten minutes.
+    again = Pod("again", model="again")
+    again.drafting(plan((19, 5), (0, 0)), 0.8, requests=after(19, 10, 0))
+    again.failing(lambda n: 40 <= n < 52 or n >= 66).outage_fires(since=25, until=25)
     # Another program answers at the address after a while: that is no longer vLLM's outage.
     other = of_its_model("other")
     other.failing(
@@ -69,6 +73,7 @@ def for_three_minutes():
         down(forgot, since=25),
         idle.fires(severity="warning", since=25),
         down(lately, since=25),
+        again.fires(severity="warning", since=25),
         down(waits, since=25),
         down(other, since=25, until=25),
     )

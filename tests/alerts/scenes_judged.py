@@ -393,13 +393,14 @@ def slower_at_temperature():
         return pod.finishing(0.5, temperature="1+", pace=speedup)
 
     slow = paced("slow", after(20, 0.8, 1.6))
-    at = (9, 14, 19, 33, 50)
-    yield Scene("the temperature's own speedup decides", SLOWER_AT, at=at).with_pods(
-        slow.fires(0.78, since=14, until=19, temperature="1+").fires(
-            0.9, since=33, until=33, temperature="1+"
-        ),
+    yield Scene("the temperature's own speedup decides", SLOWER_AT, at=(9, 14, 19, 50)).with_pods(
+        slow.fires(0.78, since=14, until=19, temperature="1+"),
         paced("fast", 1.4),
     )
+    lasts = paced("lasts", after(20, 0.8, 1.6)).fires(0.95, since=33, until=33, temperature="1+")
+    yield Scene(
+        "it outlasts itself by five minutes", SLOWER_AT, at=(9, 33, 50), needs_prometheus=True
+    ).with_pods(lasts)
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")
     yield Scene(
         "where time says that a temperature loses, its rate must be low as well", AT, at=(2, 30)

@@ -141,7 +141,7 @@ def _named(metric, /, **labels):
 
 def _expected(name, firing, scraped_as):
     """As promtool expects it, once for each way in which its pod is scraped."""
-    rules = load_rules()
+    rules = _texts()
     rule = rules.get(f"{name}/{firing.severity}", rules[name])
     own = {
         name: firing.labels[name]
@@ -168,6 +168,12 @@ def _expected(name, firing, scraped_as):
 
 
 @cache
+def _texts():
+    """Of each alert, by name and severity; they take a second to read."""
+    return load_rules()
+
+
+@cache
 def shipped():
     """The rules as they are committed, in the order in which they are evaluated."""
     contents = [
@@ -176,9 +182,10 @@ def shipped():
     return [rule for content in contents for group in content["groups"] for rule in group["rules"]]
 
 
+@cache
 def recorded(text):
     """The recorded series that an expression or an annotation names."""
-    return set(_RECORDED.findall(text))
+    return frozenset(_RECORDED.findall(text))
 
 
 def concerned(rules, scene):

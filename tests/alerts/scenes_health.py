@@ -345,6 +345,12 @@ def never_scraped():
     )
     yield Scene("by job, and by port", UNSCRAPED, at=(9, 14, 60), fleet=told).with_pods(*pods)
 
+    named = Firing({"namespace": "prod", "job": "vllm"}, 2, since=14)
+    named.annotations |= {"context": "Never scraped: b:9911 c:9911."}
+    yield Scene("it names them", UNSCRAPED, at=(9, 14), fleet=[named]).with_pods(
+        fine, target("b", (90, 0)), target("c", (90, 0))
+    )
+
     links = Pod("links", minutes=0).plain(
         "specdec_links_info", (90, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS
     )
@@ -374,6 +380,13 @@ def sidecar_restarting():
         pod("many", *range(12, 32, 2), restarts_per_hour=10).sidecar_fires(10, since=45, until=79),
         pod("less", *range(14, 32, 2), restarts_per_hour=10),
         Pod("fine").drafting(5, 0.8),
+    )
+    killed = pod("killed", 10, 20, 30).in_kubernetes()
+    exit_of = {"container": "specdec-sidecar", "reason": "OOMKilled"}
+    killed.plain("kube_pod_init_container_status_last_terminated_reason", (60, 1), **exit_of)
+    log = f"Details: kubectl -n prod logs {POD} -c specdec-sidecar --previous"
+    yield Scene("it says how it ended, where that is known", RESTARTING, at=(25, 45)).with_pods(
+        killed.sidecar_fires(3, context=("Its last exit: OOMKilled.", log))
     )
 
 

@@ -66,6 +66,17 @@ def acceptance_low():
         Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.5).fires(0.5, **always),
         Pod("undecided").drafting(5, 0.5),
     )
+    information = {"severity": "info"}
+    yield Scene(
+        "ten minutes below the threshold are heard, before they are certain",
+        LOW,
+        at=(9, 20, 30, 45),
+        needs_prometheus=True,
+    ).with_pods(
+        Pod("below").drafting(5, 0.49).fires(0.49, since=20, **information),
+        Pod("above").drafting(5, 0.505),
+        Pod("nine").drafting(5, plan((11, 0.8), (9, 0.4), (0, 0.8))),
+    )
     yield Scene(
         "a restart of vLLM, of the sidecar, or of both changes nothing", LOW, at=(9, *range(28, 60))
     ).with_pods(
@@ -107,6 +118,10 @@ def acceptance_dropped():
         hotter = Pod(instance).bucket("0", after(30, 4.5, 0.6), 0.88)
         return hotter.bucket("1+", after(30, 0.6, 4.4), 0.38).fires(0.44, since=50, **always)
 
+    # What hardly any request drafts has no rate, and no share in the fall of the others.
+    part = Pod("part").bucket("0", 3, after(30, 0.6, 0.44)).bucket("1+", 7, 0.46)
+    part.vllm.temperatures["1+"].requests = planned(0)
+
     yield Scene(
         "a drop pages; what was always low, drafts in another manner or is measured does not",
         LOW,
@@ -126,6 +141,7 @@ def acceptance_dropped():
         .bucket("1+", 4, after(30, 0.52, 0.45))
         .fires(0.45, since=50, **always),
         one,  # the pod as a whole gains: no page
+        part.fires(0.454, since=50, **page),
         mix("mix"),
         mix("restarts").restarting(40),
         Pod("more-tokens").drafting(5, falls, k=after(30, 3, 4)).fires(0.4, since=50, **always),
@@ -142,6 +158,19 @@ def acceptance_dropped():
         .drafting(5, falls, k=after(30, 3, 4))
         .fires(0.4, since=50, **page),
     )
+
+    # It begins at 0.2; each of the 36 minutes at 0.8 counts for a 480th.
+    varies = Pod("varies").drafting(5, plan(*[(10, 0.2), (10, 0.8)] * 4))
+    manner = {"model_name": "m", "draft_tokens": "3"}
+    yield Scene(
+        "a past is a mean and a variance of eight hours",
+        None,
+        at=(79,),
+        records={
+            "pod_temperature:specdec_acceptance:mean8h": [(varies.own | manner, 0.243)],
+            "pod_temperature:specdec_acceptance:variance8h": [(varies.own | manner, 0.021)],
+        },
+    ).with_pods(varies)
 
     swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.7), (0, 0.55))).speculating(DFLASH)
     yield Scene(
@@ -236,6 +265,11 @@ def one_page():
     yield Scene("nor is it a slowdown", SLOWER, at=(29, 44, 60), reads=(COLLAPSED,)).with_pods(
         slower
     )
+    # At minute 52 it has been slow for ten minutes, and has collapsed before it could page.
+    sooner = Pod("sooner").drafting(5, after(40, 0.8, 0.01)).timed(after(30, 1.3, 0.7))
+    yield Scene("nor a slowdown before it", SLOWER, at=(29, 52, 60), reads=(COLLAPSED,)).with_pods(
+        sooner
+    )
     first_slow = Pod("first-slow").drafting(5, after(40, 0.7, 0.01)).timed(0.8)
     yield Scene(
         "a slowdown has paged before it collapses", SLOWER, at=(9, 30, 65), reads=(COLLAPSED,)
@@ -292,12 +326,13 @@ def by_time():
     ).with_pods(*pods())
 
     gap = Pod("gap").drafting(5, 0.7).timed(0.7).away(30, 42)
+    dies = Pod("dies").drafting(5, 0.7).timed(0.7).failing(lambda n: n >= 40)
     yield Scene(
         "it outlasts a gap, after which a speedup is not known at once",
         SLOWER,
         at=(9, 29, 46),
         needs_prometheus=True,
-    ).with_pods(gap.fires(0.7, since=29))
+    ).with_pods(gap.fires(0.7, since=29), dies.fires(0.7, since=29, until=29))
 
     # Of the other engine nothing is known.
     part = Pod("part").drafting(5, 0.7).timed(0.7).generating(5, engine="1")
@@ -320,14 +355,18 @@ def by_time():
 
 @scenes
 def at_temperature():
-    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 22)).with_pods(
-        Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).fires(0.38, temperature="1+"),
+    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 4, 5, 22)).with_pods(
+        Pod("mixed")
+        .bucket("0", 6, 0.8)
+        .bucket("1+", 4, 0.38)
+        .fires(0.38, since=5, temperature="1+"),
         Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.6),
         Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
         Pod("near")
         .bucket("0", 6, 0.8)
         .bucket("1+", 4, after(15, 0.4, 0.5))
-        .fires(0.5, temperature="1+"),
+        .fires(0.4, since=5, until=5, temperature="1+")
+        .fires(0.5, since=22, temperature="1+"),
     )
     # Without an id, the temperatures are unknown for three minutes.
     yield Scene("a restart of vLLM does not begin it anew", AT, at=(2, 20)).with_pods(
@@ -358,6 +397,10 @@ def slower_at_temperature():
         slow.fires(0.78, since=14, until=19, temperature="1+"),
         paced("fast", 1.4),
     )
+    lasts = paced("lasts", after(20, 0.8, 1.6)).fires(0.95, since=33, until=33, temperature="1+")
+    yield Scene(
+        "it outlasts itself by five minutes", SLOWER_AT, at=(9, 33, 50), needs_prometheus=True
+    ).with_pods(lasts)
     low = paced("slow", 0.8, acceptance=0.47).fires(0.47, temperature="1+")
     yield Scene(
         "where time says that a temperature loses, its rate must be low as well", AT, at=(2, 30)

@@ -55,6 +55,10 @@ def for_three_minutes():
         of_its_model("fine"),
         unreadable,
     )
+    # It was asked for in its first outage; when the next one begins, nobody has for ten minutes.
+    again = Pod("again", model="again")
+    again.drafting(plan((19, 5), (0, 0)), 0.8, requests=after(19, 10, 0))
+    again.failing(lambda n: 40 <= n < 52 or n >= 66).outage_fires(since=25, until=25)
     # Another program answers at the address after a while: that is no longer vLLM's outage.
     other = of_its_model("other")
     other.failing(
@@ -69,6 +73,7 @@ def for_three_minutes():
         down(forgot, since=25),
         idle.fires(severity="warning", since=25),
         down(lately, since=25),
+        again.fires(severity="warning", since=25),
         down(waits, since=25),
         down(other, since=25, until=25),
     )
@@ -84,9 +89,9 @@ def by_count():
         pod.failing(lambda n: 60 <= n < 160 and (n / 2 - 30) % every < away)
         return pod.restarting(*range(30 + away, 80, every)) if restarts else pod
 
-    def gone(instance, restarts):
+    def gone(instance, restarts, model=None):
         """Three of every six minutes the sidecar is away, perhaps with its vLLM."""
-        pod = of_its_model(instance, minutes=130)
+        pod = of_its_model(instance, model=model, minutes=130)
         pod.gap = {minute for minute in range(30, 80) if (minute - 30) % 6 < 3}
         pod.plain("up", (30, 1), *[(3, 0), (3, 1)] * 8, (60, 1))
         return pod.restarting(*range(33, 80, 6)) if restarts else pod
@@ -104,7 +109,21 @@ def by_count():
         unreadable,
         gone("as-a-whole", restarts=True).outage_fires(since=43, until=88),
         gone("sidecar-only", restarts=False),
+        gone("one-of-two", restarts=True, model="two").outage_fires(since=43, until=88),
+        gone("other-of-two", restarts=False, model="two"),
+        of_its_model("removed", minutes=34).restarting(30, 32),
     )
+
+
+@scenes
+def around_a_gap():
+    """Of four minutes before a gap of Prometheus too few are known to page anew at once."""
+    gap = of_its_model("gap").failing(lambda n: n >= 48).away(29, 57)
+    gap.outage_fires(since=28, until=28).outage_fires(since=58)
+    gap.fires(severity="warning", since=28, until=28).fires(severity="warning", since=64)
+    yield Scene(
+        "what has paged goes on after it", DOWN, at=(22, 28, 50, 58, 64), needs_prometheus=True
+    ).with_pods(gap)
 
 
 @scenes
@@ -373,3 +392,61 @@ def gone():
     yield Scene("one alert on it", NO_SIDECAR, at=(41, 70), reads=(GONE,)).with_pods(
         nothing, evicted("last")
     )
+
+
+@scenes
+def the_way_to_a_runbook():
+    """Through a pod that lives, of the same model if there is one, and at its own port."""
+
+    def pod(name, port, *phases, model="m"):
+        made = of_its_model(name, *phases, model=model, minutes=phases[0][0])
+        made.own |= {"pod": name, "instance": f"{name}:{port}"}
+        del made.environment["SPECDEC_ALERTING__RUNBOOKS"]
+        return made
+
+    way = "For the runbook, first: kubectl -n prod port-forward alike 9911:21405"
+    where = {"runbook_url": f"http://localhost:9911/runbooks/{DOWN}.md"}
+    states = (
+        "Last answer 0s ago.",
+        "Down: dead.",
+        "Look: kubectl -n prod get pods; describe pod POD; logs POD -c vllm --previous",
+        way,
+    )
+    page = Firing({"namespace": "prod", "model_name": "m"}, 0, since=30)
+    page.annotations |= where | {"context": "\n".join(states)}
+    dead = pod("dead", 21401, (20, 1), (40, 0)).fires(severity="warning", since=30)
+    dead.firings[0].annotations |= where | {"context": f"\n{way}"}
+    yield Scene(
+        "the runbook is behind a pod that lives",
+        DOWN,
+        at=(19, 30),
+        fleet=[page],
+        needs_prometheus=True,
+    ).with_pods(
+        dead,
+        beside("dead", (20, 1), (40, 0)),
+        pod("another", 21409, (60, 1), model="another"),
+        pod("alike", 21405, (60, 1)),
+    )
+
+
+@scenes
+def what_is_known_of_its_pods():
+    """Of a page: which pods are down, of which nobody knows, and which have never been read."""
+    first, second = (without_vllm(name, (20, 60), model="m") for name in ("dead-1", "dead-2"))
+    new = Pod("new", model="m", start=22).failing(lambda _: True)
+    silent = of_its_model("silent", (20, 1), (40, 0), model="m", minutes=20)
+    states = (
+        "Last answer 11m 0s ago.",
+        "Down: dead-1:9911 dead-2:9911.",
+        "Unknown, as only the sidecar is gone: silent:9911.",
+        "New, and never read yet: new:9911 (8m 0s).",
+        "Look: kubectl -n prod get pods; describe pod POD; logs POD -c vllm --previous",
+    )
+    page = Firing({"namespace": "prod", "model_name": "m"}, 0, since=30)
+    page.annotations |= {"context": "\n".join(states)}
+    for pod in (first, second):
+        pod.fires(severity="warning", since=30, context=("",))
+    yield Scene(
+        "its pods by state", DOWN, at=(19, 30), fleet=[page], needs_prometheus=True
+    ).with_pods(first, second, silent, new)

@@ -9,45 +9,87 @@ the wrong side of its bar by what was seen.
 import argparse
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import add, sub
 from typing import Final, NamedTuple
 
 from benchmarks.calibration.rates import in_parallel, most_events, rate, said_of
-from benchmarks.calibration.requests import POLL, Ended, Traffic
+from benchmarks.calibration.requests import POLL, WINDOW, Ended, Traffic
 from benchmarks.calibration.rules import Fired, Rules, Scraped
-from benchmarks.calibration.verdicts import Pod
-from sidecar.analysis.judgement import Verdict
+from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.side import NOWHERE, Side, alarming, certain_side
+from sidecar.analysis.certainty.sums import Sums
+from sidecar.settings.groups import Thresholds
 
 _DAY: Final = 86_400.0
-_POLLS: Final = int(_DAY / POLL)
+_MINUTES: Final = int(_DAY / 60)
+_A_MINUTE: Final = int(60 / POLL)  # polls
 _LONGEST: Final = 4 * 3600.0  # seconds after which a fall counts as not noticed
-_WARNED: Final = 120.0  # seconds: the `for` of AcceptanceLowAtTemperature
+_WARNED: Final = 2  # minutes: the `for` of AcceptanceLowAtTemperature
+_THRESHOLDS: Final = Thresholds()
+_LINE: Final = alarming(_THRESHOLDS.acceptance_net_negative)
 _PAGES: Final = 0.01
 _WARNINGS: Final = 0.05
+
+
+class Sidecar:
+    """What the sidecar exports of a pod with enough traffic, as its whole judge does, but quicker.
+
+    That both say the same is a test.
+    """
+
+    def __init__(self) -> None:
+        self._at = 1e6
+        self._past = PastWatch()
+        self._past.mark(self._at)
+        self._loses = NOWHERE
+        self._totals = deque([(0, 0, 0)], maxlen=1 + int(WINDOW / POLL))
+
+    def poll(self, ended: Sequence[Ended]) -> Scraped:
+        """What is scraped after the next poll."""
+        self._at += POLL
+        drafted = [one.drafted for one in ended]
+        sums = Sums.of(drafted, [one.accepted for one in ended])
+        self._past.grow(Counted(sums.requests, sums.drafted, sums.accepted))
+        self._past.finished(sums)
+        self._past.mark(self._at)
+
+        totals = tuple(map(add, self._totals[-1], (sums.requests, sums.drafted, sums.accepted)))
+        self._totals.append(totals)
+        first = self._totals[0]
+        requests, of, accepted = map(sub, totals, first)
+        rate = accepted / of if requests >= _THRESHOLDS.min_requests else None
+        past = self._past.past
+        if rate is not None and past is not None:
+            known = partial(past.estimates, _THRESHOLDS.min_requests)
+            self._loses = certain_side(self._loses, _LINE, known, self._at)
+        is_low = None if self._loses.side is None else self._loses.side is Side.BELOW
+        return Scraped(rate, is_low, bool(is_low), totals[1], totals[2])
 
 
 class _Watched:
     """A pod with its sidecar and the rules."""
 
     def __init__(self) -> None:
-        self._pod = Pod()
+        self._sidecar = Sidecar()
         self._rules = Rules()
-        self._drafted = 0
-        self._accepted = 0
-        self._low_for = -1.0
+        self._low_for = -1
 
-    def poll(self, ended: Sequence[Ended]) -> tuple[Fired, bool]:
-        """What fires after the next poll, and whether the level alone warns."""
-        judged = self._pod.poll(ended)
-        self._drafted += sum(one.drafted for one in ended)
-        self._accepted += sum(one.accepted for one in ended)
-        loses = judged.verdict is Verdict.NET_NEGATIVE
-        scraped = Scraped(judged.acceptance, judged.is_low, loses, self._drafted, self._accepted)
-        is_low = bool(judged.is_low) and loses
-        self._low_for = self._low_for + POLL if is_low else -POLL
+    def minute(self, polls: Iterable[Sequence[Ended]]) -> tuple[Fired, bool]:
+        """What fires after the next minute, and whether the level alone warns."""
+        for ended in polls:
+            scraped = self._sidecar.poll(ended)
+        self._low_for = self._low_for + 1 if scraped.is_low else -1
         return self._rules.step(scraped), self._low_for >= _WARNED
+
+
+def _minutes(traffic: Traffic, seed: int, seconds: float) -> Iterator[tuple[Sequence[Ended], ...]]:
+    """The polls of each minute."""
+    polls = traffic.polls(seed, seconds)
+    return zip(*[polls] * _A_MINUTE, strict=True)
 
 
 class Days(NamedTuple):
@@ -61,11 +103,11 @@ class Days(NamedTuple):
 def days(traffic: Traffic, number: int, seed: int) -> Days:
     """The first ``number`` days of a pod."""
     pod = _Watched()
-    fired = [pod.poll(ended)[0] for ended in traffic.polls(seed, number * _DAY)]
+    fired = [pod.minute(polls)[0] for polls in _minutes(traffic, seed, number * _DAY)]
     pages = _begun([one.page for one in fired])
     return Days(
-        sum(at < _POLLS for at in pages),
-        sum(at >= _POLLS for at in pages),
+        sum(at < _MINUTES for at in pages),
+        sum(at >= _MINUTES for at in pages),
         len(_begun([one.regressed for one in fired])),
     )
 
@@ -77,12 +119,11 @@ def _begun(states: Sequence[bool]) -> list[int]:
 def minutes_until(traffic: Traffic, *, page: bool, seed: int) -> float:
     """From the fall of the rate to the page, or to the warning; four hours if there is none."""
     pod = _Watched()
-    polls = traffic.polls(seed, traffic.falls_at + _LONGEST)
-    for number, ended in enumerate(polls):
-        fired, warned = pod.poll(ended)
-        since = number * POLL - traffic.falls_at
+    for number, polls in enumerate(_minutes(traffic, seed, traffic.falls_at + _LONGEST)):
+        fired, warned = pod.minute(polls)
+        since = number + 1 - traffic.falls_at / 60
         if since > 0 and (fired.page if page else warned):
-            return since / 60
+            return since
     return _LONGEST / 60
 
 

@@ -22,7 +22,8 @@ _ASSUMED: Final = 14_400.0
 _LONGEST_STEP: Final = 300.0  # what follows a longer gap counts for no more
 _FIRST_STEP: Final = 60.0
 _ASSUMED_SPREAD: Final = 0.04
-_SPREADS: Final = 4.0  # a rate fell if it is so many spreads below its past, ...
+_MOST_OFF: Final = 3.0  # spreads: what is further off a mean counts for no more
+_SPREADS: Final = 4.5  # a rate fell if it is so many spreads below its past, ...
 _LEAST_FALL, _SURE_FALL = 0.05, 0.2  # ... by the first at least; by the second in any case
 # A method that nothing names and that drafts so many tokens at once drafts none of them singly.
 _ONE_PASS_TOKENS: Final = 9
@@ -68,9 +69,10 @@ class _Usual:
         step = min(max(at - self.at, 0.0), _LONGEST_STEP)
         known = min(self.known + step, _VARIANCE_OVER)
         after = replace(self, at=at, recent=(*recent, (at, value)), known=known)
-        off = after.rate - self.mean
-        variance = self.variance + (off**2 - self.variance) * step / (_ASSUMED + known)
-        mean = self.mean + off * step / min(known, _MEAN_OVER)
+        spread = math.sqrt(self.variance)
+        off = min(max((after.rate - self.mean) / spread, -_MOST_OFF), _MOST_OFF)
+        mean = self.mean + off * spread * step / min(known, _MEAN_OVER)
+        variance = self.variance * (1 + (off**2 - 1) * step / (_ASSUMED + known))
         return replace(after, mean=mean, variance=variance)
 
 

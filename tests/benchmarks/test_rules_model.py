@@ -114,6 +114,8 @@ def expected(at, values, fires, has_dropped):
         return {"expr": expr, "eval_time": when, "exp_samples": found}
 
     for name, record in MADE.items():
+        if name == "past" and at < DAY + HOUR:
+            continue  # of a pod's first minutes Prometheus' rate() extrapolates
         value = values[name]
         near = record if value is None else f"abs({record} - {value!r}) < bool 1e-9"
         yield there(f"sum({near})", value is not None)
@@ -123,21 +125,16 @@ def expected(at, values, fires, has_dropped):
         yield there(f"group(ALERTS{{{labels}}})", fires[alert])
 
 
-CASES = {
-    "two falls in a day, and one of the same hour a day later": (
-        30,
-        ((3, 4.5, 0.3), (12, 12.2, 0.3), (26, 29, 0.25), (27, 28.5, 0.12)),
-    ),
-}
+# hours: two in a day, which page, and one that was low at the same hour of the day before
+FALLS = ((3, 4.5, 0.3), (12, 12.2, 0.3), (26, 29, 0.25), (27, 28.5, 0.12))
 
 
 @pytest.mark.slow
 @pytest.mark.servers
 @pytest.mark.limit(600)
-@pytest.mark.parametrize("case", CASES)
-def test_the_model_says_at_each_minute_what_prometheus_says(case, tmp_path):
-    hours, falls = CASES[case]
-    scraped = list(scrapes(hours, falls))
+def test_the_model_says_minute_by_minute_what_prometheus_says(tmp_path):
+    """What is recorded to the ninth digit, and when alerts begin and end."""
+    scraped = list(scrapes(30, FALLS))
     told = list(modelled(scraped))
     # around each change of an alert, and every hour and a half
     changes = [at for at, (one, two) in enumerate(pairwise(told)) if one[1:] != two[1:]]
@@ -159,14 +156,98 @@ def test_the_model_says_at_each_minute_what_prometheus_says(case, tmp_path):
         "group_eval_order": [group["name"] for group in shown],
         "tests": [test],
     }
-    (tmp_path / "rules.yaml").write_text(json.dumps({"groups": shown}))
-    (tmp_path / "test.yaml").write_text(json.dumps(document))
+    run(tmp_path, document, {"groups": shown})
+
+
+def run(directory, document, rules):
+    """What promtool says of these tests: nothing is wrong."""
+    (directory / "rules.yaml").write_text(json.dumps(rules))
+    (directory / "test.yaml").write_text(json.dumps(document))
     done = subprocess.run(
         ["promtool", "test", "rules", "test.yaml"],
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
+        cwd=directory,
+        env=os.environ | {"TMPDIR": str(directory)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
+
+
+def labelled(name, **labels):
+    named = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{named}}}"
+
+
+SIX_DAYS = 6 * 24  # hours
+K = "model:specdec_engine_draft_tokens:per_draft_day_before"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("record", "day_before", "with_other_k"),
+    [
+        (
+            "pod:specdec_acceptance:lowest_before",
+            "specdec_acceptance:lowest_day_before",
+            0.5,
+        ),
+        ("pod:specdec_engine_acceptance:past", "specdec_engine_acceptance:day_before", 0.7),
+    ],
+)
+def test_the_lower_one_of_yesterday_and_a_week_ago_counts(
+    record, day_before, with_other_k, tmp_path
+):
+    """A pod that was not there has its model's. What was recorded six days ago is a week old."""
+    rates = {  # a week ago, yesterday, and what counts
+        ("m", "weekend"): (0.5, 0.7, 0.5),
+        ("m", "worse"): (0.8, 0.6, 0.6),
+        ("m", "young"): (None, 0.7, 0.55),
+        ("m", "new"): (None, None, 0.55),
+        ("other", "k"): (0.5, 0.7, with_other_k),
+    }
+    given = {
+        labelled(f"model:{day_before}", namespace="n", model_name="m"): (0.55, 0.65),
+        labelled(K, namespace="n", model_name="m"): (3, 3.1),
+        labelled(K, namespace="n", model_name="other"): (5, 3),
+    }
+    for (model, name), (week_ago, yesterday, _) in rates.items():
+        own = {"namespace": "n", "instance": name, "model_name": model}
+        given[labelled(f"pod:{day_before}", **own)] = week_ago, yesterday
+        given[labelled("pod:specdec_acceptance:judged", **own)] = None, 0.6
+
+    (rule,) = [one for one in shipped() if one.get("record") == record]
+    tests = [
+        {
+            "expr": f"sum by (instance) (({rule['expr']}) and on (instance) "
+            f'pod:specdec_acceptance:judged{{instance="{name}"}})',
+            "eval_time": f"{SIX_DAYS}h",
+            "exp_samples": [{"labels": labelled("", instance=name), "value": counts}],
+        }
+        for (_, name), (_, _, counts) in rates.items()
+    ]
+    values = {
+        name: f"{'_' if was is None else was} _x{SIX_DAYS - 1} {'_' if now is None else now}"
+        for name, (was, now) in given.items()
+    }
+    test = {
+        "interval": "1h",
+        "input_series": [{"series": name, "values": text} for name, text in values.items()],
+        "promql_expr_test": tests,
+    }
+    run(tmp_path, {"evaluation_interval": "1h", "tests": [test]}, {})
+
+
+def test_a_weekend_like_the_last_one_is_no_regression():
+    """Of ten days, the sixth, the seventh and the eighth accept less: the first of these warns."""
+    rules = Rules()
+    regressed = []
+    for minute in range(15 * 24 * 60):
+        is_weekend = minute // 1440 % 7 in {5, 6}
+        rate = 0.5 if is_weekend else 0.7
+        fired = rules.step(Scraped(rate, False, False, 1800 * minute, round(1800 * minute * rate)))
+        regressed.append(fired.regressed)
+    days = [any(regressed[1440 * day : 1440 * (day + 1)]) for day in range(15)]
+
+    assert days[5]
+    assert not any(days[:5] + days[6:])

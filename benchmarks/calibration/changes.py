@@ -28,7 +28,6 @@ _DAY: Final = 86_400.0
 _MINUTES: Final = int(_DAY / 60)
 _A_MINUTE: Final = int(60 / POLL)  # polls
 _LONGEST: Final = 4 * 3600.0  # seconds after which a fall counts as not noticed
-_WARNED: Final = 2  # minutes: the `for` of AcceptanceLowAtTemperature
 _THRESHOLDS: Final = Thresholds()
 _LINE: Final = alarming(_THRESHOLDS.acceptance_net_negative)
 _PAGES: Final = 0.01
@@ -76,14 +75,12 @@ class _Watched:
     def __init__(self) -> None:
         self._sidecar = Sidecar()
         self._rules = Rules()
-        self._low_for = -1
 
     def minute(self, polls: Iterable[Sequence[Ended]]) -> tuple[Fired, bool]:
-        """What fires after the next minute, and whether the level alone warns."""
+        """What fires after the next minute, and whether a temperature's warning would."""
         for ended in polls:
             scraped = self._sidecar.poll(ended)
-        self._low_for = self._low_for + 1 if scraped.is_low else -1
-        return self._rules.step(scraped), self._low_for >= _WARNED
+        return self._rules.step(scraped), bool(scraped.is_low)
 
 
 def _minutes(traffic: Traffic, seed: int, seconds: float) -> Iterator[tuple[Sequence[Ended], ...]]:

@@ -115,7 +115,7 @@ def regressed():
 
     def steady(instance, now):
         """A pod that is there all day, so that it is known to vary by 1.5 points at most."""
-        made = Pod(instance, model="steady", minutes=DAY + 90, poll=60)
+        made = Pod(instance, minutes=DAY + 46, poll=60)
         return made.drafting(5, after(DAY, 0.8, now), requests=10)
 
     engines = pod("engines", 0.8, 0.5, falls=0.2)
@@ -129,8 +129,6 @@ def regressed():
     ).with_pods(
         pod("fell", 0.8, 0.605, falls=0.195),
         pod("less", 0.8, 0.64),
-        steady("steady-fell", 0.715).fires(0.085, since=DAY + 30),
-        steady("steady-less", 0.74),
         engines,
         pod("rose", 0.7, 0.8),
         pod("small", 0.8, 0.6, falls=0.2, drafts=0.8),
@@ -147,6 +145,15 @@ def regressed():
         pod("elsewhere", None, 0.6, "new", namespace="staging"),
         pod("young", None, 0.3, "young"),
         pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
+    )
+    yield Scene(
+        "of a rate that hardly varied all day, a smaller drop is clear",
+        REGRESSED,
+        at=(85, DAY + 25, DAY + 45),
+        takes_long=True,
+    ).with_pods(
+        steady("fell", 0.715).fires(0.085, since=DAY + 30),
+        steady("less", 0.74),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"

@@ -153,7 +153,7 @@ def acceptance_dropped():
 
     first_low, then_drops = after(30, 8, 1.2), after(36, 0.9, 0.1)
     later = Pod("later").bucket("0", first_low, 0.88).bucket("1+", after(30, 1.2, 7.2), 0.38)
-    yield Scene("no warning on a pod that is about to page", LOW, at=(30, 46, 60)).with_pods(
+    yield Scene("no warning on a pod that is about to page", LOW, at=(30, 41, 60)).with_pods(
         later.bucket("0.5-0.7", 4, then_drops).fires(0.3381, since=60, **page)
     )
     fault = Pod("fault").drafting(5, plan((30, 0.8), (30, 0.01), (0, 0.4)))

@@ -2,8 +2,8 @@
 
 Each line is a pod from its first day on: its requests (``requests.py``), the sidecar's verdict at
 every poll, and the rules on it (``rules.py``). ``--days`` and ``--falls`` set how many are
-simulated of each line, ``--only`` some lines; seeds are 0, 1, 2, … It ends with 1 if a line is on
-the wrong side of its bar by what was seen.
+simulated of each line, ``--only`` some lines; the seeds of line n are 1000 n, 1000 n + 1, … It ends
+with 1 if a line is on the wrong side of its bar by what was seen.
 """
 
 import argparse
@@ -30,6 +30,7 @@ _A_MINUTE: Final = int(60 / POLL)  # polls
 _LONGEST: Final = 4 * 3600.0  # seconds after which a fall counts as not noticed
 _THRESHOLDS: Final = Thresholds()
 _LINE: Final = alarming(_THRESHOLDS.acceptance_net_negative)
+_SEEDS: Final = 1000  # so that no two lines share one, and all together are independent
 _PAGES: Final = 0.01
 _WARNINGS: Final = 0.05
 
@@ -223,13 +224,14 @@ def main(argv: Sequence[str]) -> int:
         flush=True,
     )
     total = _Seen(0)
-    for line in _stays() if arguments.days else ():
+    for place, line in enumerate(_stays() if arguments.days else ()):
         name = _name(line.traffic)
         if arguments.only not in name:
             continue
         pods = math.ceil(arguments.days / line.days)
         work = partial(days, line.traffic, line.days)
-        found = in_parallel(work, range(pods), arguments.processes)
+        seeds = range(_SEEDS * place, _SEEDS * place + pods)
+        found = in_parallel(work, seeds, arguments.processes)
         seen = _Seen(pods * line.days, *map(sum, zip(*found, strict=True)))
         total = _Seen(*map(sum, zip(total, seen, strict=True)))
         row, more = _line(name, seen)

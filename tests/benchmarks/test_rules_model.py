@@ -131,7 +131,7 @@ FALLS = ((3, 4.5, 0.3), (12, 12.2, 0.3), (26, 29, 0.25), (27, 28.5, 0.12))
 
 @pytest.mark.slow
 @pytest.mark.servers
-@pytest.mark.limit(600)
+@pytest.mark.limit(1800)
 def test_the_model_says_minute_by_minute_what_prometheus_says(tmp_path):
     """What is recorded to the ninth digit, and when alerts begin and end."""
     scraped = list(scrapes(30, FALLS))

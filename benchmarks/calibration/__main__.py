@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-NAMES: Final = ("endings", "gates", "groups", "verdicts")
+NAMES: Final = ("changes", "endings", "gates", "groups", "verdicts")
 
 
 def main() -> int:

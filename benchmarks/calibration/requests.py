@@ -18,6 +18,8 @@ SCATTER: Final = 0.15
 _SESSION: Final = 5  # requests
 _SIMILAR: Final = 0.7  # correlation of two requests of a session
 _PAUSE: Final = 20.0  # mean seconds between two requests of a session
+_DAY: Final = 86_400.0
+_WEEKEND: Final = (5, 6)  # days of seven
 _WANDERS_FOR: Final = 3600.0  # time constant
 _K: Final = 3
 _DRAFTS: Final = 30.0  # median of a request
@@ -39,7 +41,8 @@ class Traffic:
     """One temperature's requests; ``rate`` is their mean acceptance until ``falls_at`` seconds.
 
     From then on it is ``falls_to``. ``requests`` are the mean number in five minutes. ``wander`` is
-    the standard deviation of a mean that wanders.
+    the standard deviation of a mean that wanders. It is higher by ``swing`` at noon, as much lower
+    at midnight, and lower by ``weekend`` on two of seven days.
     """
 
     rate: float
@@ -48,6 +51,8 @@ class Traffic:
     wander: float = 0.0
     falls_to: float | None = None
     falls_at: float = math.inf
+    swing: float = 0.0
+    weekend: float = 0.0
 
     def polls(self, seed: int, seconds: float) -> Iterator[Sequence[Ended]]:
         """What has finished by each poll."""
@@ -66,8 +71,13 @@ class Traffic:
             drift = kept * drift + math.sqrt(1 - kept * kept) * random.gauss(0, 1)
             is_fallen = self.falls_to is not None and poll * POLL >= self.falls_at
             mean = self.falls_to if is_fallen and self.falls_to is not None else self.rate
-            mean += self.wander * drift
+            mean += self.wander * drift + self._by_the_clock(poll * POLL)
             yield [ended(random, mean + own) for own in arrived[poll]]
+
+    def _by_the_clock(self, at: float) -> float:
+        day = at / _DAY
+        weekend = self.weekend if int(day) % 7 in _WEEKEND else 0.0
+        return -self.swing * math.cos(2 * math.pi * day) - weekend
 
 
 def arrivals(

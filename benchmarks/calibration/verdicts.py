@@ -28,7 +28,7 @@ _BEFORE: Final = 6 * 3600.0  # seconds of traffic before anything counts
 _THRESHOLDS: Final = Thresholds()
 
 
-class _Pod:
+class Pod:
     """One temperature as the sidecar follows it."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Day(NamedTuple):
 
 def day(traffic: Traffic, seed: int) -> Day:
     """A pod-day, after some hours."""
-    pod = _Pod()
+    pod = Pod()
     polls = list(traffic.polls(seed, _BEFORE + _DAY))
     first = int(_BEFORE / POLL)
     lows: list[bool] = []
@@ -112,7 +112,7 @@ def _warned(lows: Sequence[bool]) -> list[bool]:
 
 def minutes_until_low(traffic: Traffic, seed: int) -> float:
     """From the fall of the rate; four hours if it is not noticed."""
-    pod = _Pod()
+    pod = Pod()
     longest = 4 * 3600.0
     for number, ended in enumerate(traffic.polls(seed, traffic.falls_at + longest)):
         judged = pod.poll(ended)

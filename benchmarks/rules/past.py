@@ -65,7 +65,8 @@ def _lately(pod: int) -> Iterator[tuple[str, float]]:
         labels = f'model_name="m",temperature="{temperature}",{manner}'
         yield f"pod_temperature:specdec_acceptance:by_manner{{{own},{labels}}}", 0.4
         yield f"pod_temperature:specdec_acceptance:mean8h{{{own},{labels}}}", 0.7
-        yield f"pod_temperature:specdec_acceptance:variance8h{{{own},{labels}}}", 0.0009
+        yield f"pod_temperature:specdec_acceptance:minutes2d{{{own},{labels}}}", 2880.0
+        yield f"pod_temperature:specdec_acceptance:variance2d{{{own},{labels}}}", 0.0009
         if pod == 0:
             name = "model_temperature:specdec_acceptance:mean8h"
             yield f'{name}{{namespace="prod",{labels}}}', 0.7
@@ -77,6 +78,18 @@ def _lately(pod: int) -> Iterator[tuple[str, float]]:
             'model:specdec_requested:timestamp_seconds{namespace="prod",model_name="m"}',
             _END - 60,
         )
+
+
+def _yesterday(pod: int) -> Iterator[tuple[str, float]]:
+    """What is recorded of the day before, with its value; six days ago it was of a week ago."""
+    own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911",model_name="m"'
+    yield f"pod:specdec_acceptance:lowest_day_before{{{own}}}", 0.6
+    yield f"pod:specdec_engine_acceptance:day_before{{{own}}}", 0.7
+    if pod == 0:
+        model = 'namespace="prod",model_name="m"'
+        yield f"model:specdec_acceptance:lowest_day_before{{{model}}}", 0.6
+        yield f"model:specdec_engine_acceptance:day_before{{{model}}}", 0.7
+        yield f"model:specdec_engine_draft_tokens:per_draft_day_before{{{model}}}", 3.0
 
 
 def _write(path: Path) -> None:
@@ -92,6 +105,11 @@ def _write(path: Path) -> None:
                 file.writelines(
                     f"{series} {value} {at}\n" for at in range(_END - 2 * 3600, _END + 1, _EVERY)
                 )
+            for series, value in _yesterday(pod):
+                for now in (_END - 6 * 86_400, _END):
+                    file.writelines(
+                        f"{series} {value} {at}\n" for at in range(now - 3600, now + 1, _SELDOM)
+                    )
         file.write("# EOF\n")
 
 

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final, Generic, TypeVar
 
 from sidecar.analysis.judgement import Judgement
@@ -12,10 +13,18 @@ from sidecar.findings.not_speculating import NotSpeculating
 _DAY: Final = 86_400.0  # seconds for which a rate is remembered
 _BRIDGED: Final = 360.0  # seconds for which what was last known holds on, as in the rules
 _WHOLE: Final = ""  # the key of what is of the model as a whole
-_MEMORY: Final = 28_800.0  # seconds over which mean and variance are taken, as in the rules
-_LEAST_SPREAD: Final = 0.03  # of a rate that has hardly any past
-_SPREADS: Final = 3.0  # a rate fell if it is so many spreads below its past, ...
-_LEAST_FALL, _SURE_FALL = 0.05, 0.15  # ... by the first at least; by the second in any case
+# As in the rules, in seconds: rates of five minutes are averaged over as many, a mean is over eight
+# hours and a variance over two days, and what is assumed of it counts as much as four hours.
+_AVERAGED: Final = 300.0
+_MEAN_OVER: Final = 28_800.0
+_VARIANCE_OVER: Final = 172_800.0
+_ASSUMED: Final = 14_400.0
+_LONGEST_STEP: Final = 300.0  # what follows a longer gap counts for no more
+_FIRST_STEP: Final = 60.0
+_ASSUMED_SPREAD: Final = 0.04
+_MOST_OFF: Final = 3.0  # spreads: what is further off a mean counts for no more
+_SPREADS: Final = 4.5  # a rate fell if it is so many spreads below its past, ...
+_LEAST_FALL, _SURE_FALL = 0.05, 0.2  # ... by the first at least; by the second in any case
 # A method that nothing names and that drafts so many tokens at once drafts none of them singly.
 _ONE_PASS_TOKENS: Final = 9
 _VARYING: Final = 0.1  # draft tokens per draft this far from a whole number come from several
@@ -34,17 +43,37 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """A rate's mean and variance up to ``at``, Unix seconds."""
+    """What a rate was up to ``at``, Unix seconds, and for how many seconds it has been known.
+
+    ``recent`` are its last values, each with its time.
+    """
 
     at: float
+    recent: tuple[tuple[float, float], ...]
     mean: float
-    variance: float = _LEAST_SPREAD**2
+    variance: float = _ASSUMED_SPREAD**2
+    known: float = _FIRST_STEP
 
-    def followed_by(self, rate: float, at: float) -> "_Usual":
-        weight = min(max(at - self.at, 0.0) / _MEMORY, 1.0)
-        off = rate - self.mean
-        variance = (1 - weight) * (self.variance + weight * off**2)
-        return _Usual(at, self.mean + weight * off, variance)
+    @property
+    def rate(self) -> float:
+        """Over ten minutes, since each value is of five."""
+        return fmean(value for _, value in self.recent)
+
+    @property
+    def fall(self) -> float:
+        """How far the rate is below its mean."""
+        return self.mean - self.rate
+
+    def followed_by(self, value: float, at: float) -> "_Usual":
+        recent = tuple(one for one in self.recent if at - _AVERAGED <= one[0] < at)
+        step = min(max(at - self.at, 0.0), _LONGEST_STEP)
+        known = min(self.known + step, _VARIANCE_OVER)
+        after = replace(self, at=at, recent=(*recent, (at, value)), known=known)
+        spread = math.sqrt(self.variance)
+        off = min(max((after.rate - self.mean) / spread, -_MOST_OFF), _MOST_OFF)
+        mean = self.mean + off * spread * step / min(known, _MEAN_OVER)
+        variance = self.variance * (1 + (off**2 - 1) * step / (_ASSUMED + known))
+        return replace(after, mean=mean, variance=variance)
 
 
 def drafts_nothing(model: ModelReport) -> bool:
@@ -117,8 +146,11 @@ class Past:
         self._usual = {place: usual for place, usual in self._usual.items() if usual.at > since}
         for model in report.models:
             for rate in _rates(model, self.temperatures(model)):
-                usual = self._usual.get(rate.place, _Usual(report.at, rate.value))
-                self._usual[rate.place] = usual.followed_by(rate.value, report.at)
+                usual = self._usual.get(rate.place)
+                first = _Usual(report.at, ((report.at, rate.value),), rate.value)
+                self._usual[rate.place] = (
+                    first if usual is None else usual.followed_by(rate.value, report.at)
+                )
 
     def replies(self, model: ModelReport) -> ModelReport:
         """The model as it was when it was last known how its replies end."""
@@ -147,7 +179,7 @@ class Past:
         if not tokens:
             return False
 
-        fall = sum(rate.draft_tokens * (usual.mean - rate.value) for rate, usual in rates)
+        fall = sum(rate.draft_tokens * usual.fall for rate, usual in rates)
         spread = sum(rate.draft_tokens * math.sqrt(usual.variance) for rate, usual in rates)
         least = min(max(_SPREADS * spread / tokens, _LEAST_FALL), _SURE_FALL)
         return fall / tokens > least

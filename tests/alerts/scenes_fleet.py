@@ -113,31 +113,47 @@ def regressed():
             made.fires(falls, since=DAY + 30)
         return made.away(minutes if past else 0, DAY)
 
-    engines = pod("engines", 0.8, 0.6, falls=0.1)
-    engines.drafting(plan((90, 2.5), (DAY - 90, 0), (0, 2.5)), after(DAY, 0.5, 0.6), engine="1")
+    def steady(instance, now):
+        """A pod that is there all day, so that it is known to vary by 1.5 points at most."""
+        made = Pod(instance, minutes=DAY + 46, poll=60)
+        return made.drafting(5, after(DAY, 0.8, now), requests=10)
+
+    engines = pod("engines", 0.8, 0.5, falls=0.2)
+    engines.drafting(plan((90, 2.5), (DAY - 90, 0), (0, 2.5)), after(DAY, 0.5, 0.5), engine="1")
     yield Scene(
-        "below the same hour of the day before, the pod's own or else its model's",
+        "below the same hour of the day before, the pod's own or else its model's, by more than it"
+        " varies",
         REGRESSED,
         at=(85, DAY + 25, DAY + 45),
         takes_long=True,
     ).with_pods(
-        pod("fell", 0.8, 0.745, falls=0.055),
-        pod("less", 0.8, 0.753),
+        pod("fell", 0.8, 0.605, falls=0.195),
+        pod("less", 0.8, 0.64),
         engines,
         pod("rose", 0.7, 0.8),
-        pod("small", 0.8, 0.7, falls=0.1, drafts=0.8),
-        pod("lenient", 0.8, 0.72, acceptance_regression=0.1),
-        pod("k-alike", 0.8, 0.7, falls=0.1, k=(3, 3.12)),
+        pod("small", 0.8, 0.6, falls=0.2, drafts=0.8),
+        pod("strict", 0.8, 0.6, falls=0.2, acceptance_regression=0.19),
+        pod("lenient", 0.8, 0.6, acceptance_regression=0.21),
+        pod("k-alike", 0.8, 0.6, falls=0.2, k=(3, 3.12)),
         pod("k-more", 0.8, 0.6, k=(3, 3.5)),
-        pod("k-own", 0.8, 0.7, falls=0.1, k=(5, 5)),
+        pod("k-own", 0.8, 0.6, falls=0.2, k=(5, 5)),
         pod("brief", 0.8, 0.6, minutes=25, model="another"),
         pod("old", 0.8, None, "new"),
         pod("old-too", 0.5, None, "new", drafts=2.5),
         pod("old-brief", 0.1, None, "new", minutes=25),
-        pod("fresh", None, 0.6, "new", falls=0.1),
+        pod("fresh", None, 0.5, "new", falls=0.2),
         pod("elsewhere", None, 0.6, "new", namespace="staging"),
         pod("young", None, 0.3, "young"),
         pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
+    )
+    yield Scene(
+        "of a rate that hardly varied all day, a smaller drop is clear",
+        REGRESSED,
+        at=(85, DAY + 25, DAY + 45),
+        takes_long=True,
+    ).with_pods(
+        steady("fell", 0.715).fires(0.085, since=DAY + 30),
+        steady("less", 0.74),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"

@@ -133,12 +133,12 @@ def acceptance_dropped():
         .fires(0.4, since=50, until=50, **page)
         .fires(0.64, since=62, until=62, **page),
         Pod("both")  # more than it varies, which neither temperature's part of it is alone
-        .bucket("0", 4, after(30, 0.56, 0.44))
-        .bucket("1+", 4, after(30, 0.56, 0.44))
+        .bucket("0", 4, after(30, 0.68, 0.44))
+        .bucket("1+", 4, after(30, 0.68, 0.44))
         .fires(0.44, since=50, **page),
         Pod("less")  # no more than it varies
-        .bucket("0", 4, after(30, 0.52, 0.45))
-        .bucket("1+", 4, after(30, 0.52, 0.45))
+        .bucket("0", 4, after(30, 0.6, 0.45))
+        .bucket("1+", 4, after(30, 0.6, 0.45))
         .fires(0.45, since=50, **always),
         one,  # the pod as a whole gains: no page
         part.fires(0.454, since=50, **page),
@@ -180,10 +180,10 @@ def acceptance_dropped():
         needs_prometheus=True,
     ).with_pods(swings.fires(0.4133, since=60, severity="info"))
 
-    first_low, then_drops = after(30, 8, 1.2), after(36, 0.6, 0.2)
+    first_low, then_drops = after(30, 8, 1.2), after(36, 0.9, 0.1)
     later = Pod("later").bucket("0", first_low, 0.88).bucket("1+", after(30, 1.2, 7.2), 0.38)
-    yield Scene("no warning on a pod that is about to page", LOW, at=(30, 46, 60)).with_pods(
-        later.bucket("0.5-0.7", 4, then_drops).fires(0.3703, since=60, **page)
+    yield Scene("no warning on a pod that is about to page", LOW, at=(30, 41, 60)).with_pods(
+        later.bucket("0.5-0.7", 4, then_drops).fires(0.3381, since=60, **page)
     )
     fault = Pod("fault").drafting(5, plan((30, 0.8), (30, 0.01), (0, 0.4)))
     yield Scene(

@@ -187,7 +187,8 @@ def a_day_later():
         "model:specdec_requested:timestamp_seconds",
         "workload:specdec_load_seconds:last",
         "pod_temperature:specdec_acceptance:mean8h",
-        "pod_temperature:specdec_acceptance:variance8h",
+        "pod_temperature:specdec_acceptance:minutes2d",
+        "pod_temperature:specdec_acceptance:variance2d",
     )
     yield Scene(
         "a day later nothing of a model is remembered",

@@ -6,11 +6,14 @@ from statistics import fmean, stdev
 
 import pytest
 
+from benchmarks.calibration import verdicts
+from benchmarks.calibration.changes import Sidecar
 from benchmarks.calibration.endings import Pod
 from benchmarks.calibration.groups import Mix
 from benchmarks.calibration.rates import most_events
 from benchmarks.calibration.requests import SCATTER, Traffic
 from sidecar.analysis.certainty.sums import Sums
+from sidecar.analysis.judgement import Verdict
 
 HOURS = 6 * 3600.0
 
@@ -57,6 +60,38 @@ def test_a_rate_falls_when_it_is_said_to():
 
     assert fmean(windows[:36]) == pytest.approx(0.65, abs=0.01)
     assert fmean(windows[36:]) == pytest.approx(0.42, abs=0.01)
+
+
+def test_a_rate_swings_by_the_day_and_is_lower_at_weekends():
+    """It is highest at noon."""
+    traffic = Traffic(0.6, 20, swing=0.1, weekend=0.2)
+    polls = list(traffic.polls(0, 6 * 86_400.0))
+
+    def rate(day, hour):
+        at = (24 * day + hour) * 120
+        ended = list(chain.from_iterable(polls[at - 60 : at + 60]))
+        return sum(one.accepted for one in ended) / sum(one.drafted for one in ended)
+
+    found = [rate(day, hour) for day, hour in ((1, 12), (1, 0), (5, 12))]
+    assert found == [pytest.approx(wanted, abs=0.03) for wanted in (0.7, 0.5, 0.5)]
+
+
+def test_the_quick_sidecar_exports_what_the_whole_judge_says():
+    """From when a window is full, poll by poll, also where its verdict changes."""
+    quick, whole = Sidecar(), verdicts.Pod()
+    traffic = Traffic(0.52, 150, has_sessions=True, wander=0.06)
+    sides = set()
+    for number, ended in enumerate(traffic.polls(0, 2 * HOURS)):
+        scraped, judged = quick.poll(ended), whole.poll(ended)
+        if number < 10:
+            continue
+        sides.add(scraped.is_low)
+        assert scraped.rate == pytest.approx(judged.acceptance, abs=1e-12)
+        assert (scraped.is_low, scraped.loses) == (
+            judged.is_low,
+            judged.verdict is Verdict.NET_NEGATIVE,
+        )
+    assert {True, False} <= sides
 
 
 def groups(mix, **wanted):

@@ -215,7 +215,7 @@ def _engine_report(facts: ModelFacts, engine: EngineFacts, judged: ModelJudgemen
         accepted_per_position=held.accepted_per_position if held is not None else (),
         kv_cache_usages=state.kv_cache.distribution.snapshot(),
         window_acceptances=state.window_acceptances.snapshot(),
-        loads=state.loads.report() if state.is_reported or state.untimed is None else (),
+        loads=state.loads.report() if plugin.has_part or state.has_steps else (),
         judgement=judged.engines.get(state.key.engine, Judgement()),
         gauges={},
         kv_cache_peak=None,

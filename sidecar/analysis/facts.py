@@ -17,6 +17,7 @@ from sidecar.analysis.finer import Part
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.view import EngineView, LivesView
@@ -130,7 +131,7 @@ def gather(
     )
     facts = replace(
         facts,
-        speed=_speed(model, facts.speculating),
+        speed=_speed(facts),
         speculation=_speculation(facts.speculating),
     )
     if not facts.is_split or not facts.present:
@@ -156,7 +157,8 @@ def _engine(
 ) -> EngineFacts:
     speed = None
     if is_present and state.speculates:
-        known = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
+        counts = plugin.has_part and plugin.no_split is None
+        known = model.speed.engine(state.key) or _nothing_yet(counts)
         speed = _without_misleading_rate(known, plugin.speculation)
 
     return EngineFacts(
@@ -183,12 +185,18 @@ def _speculation(engines: Sequence[EngineFacts]) -> Speculation | None:
     return next((speculation for speculation in known if speculation is not None), None)
 
 
-def _speed(model: ModelState, speculating: list[EngineFacts]) -> EngineSpeed | None:
+def _speed(facts: ModelFacts) -> EngineSpeed | None:
     """The speed of all speculating engines together; None if there are none, and for ``other``."""
-    if not speculating or model.name == merge.OTHER_ENGINES.model_name:
+    model = facts.model
+    if not facts.speculating or model.name == merge.OTHER_ENGINES.model_name:
         return None
-    speed = model.speed.whole or EngineSpeed(withheld=speculating[0].state.idle)
-    return _without_misleading_rate(speed, _speculation(speculating))
+    speed = model.speed.whole or _nothing_yet(counts=facts.is_split)
+    return _without_misleading_rate(speed, _speculation(facts.speculating))
+
+
+def _nothing_yet(counts: bool) -> EngineSpeed:  # noqa: FBT001 - whether a plug-in does
+    """No steps are known."""
+    return EngineSpeed(withheld=Withheld.TOO_LITTLE if counts else Withheld.NO_STEPS)
 
 
 def _without_misleading_rate(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:

@@ -9,7 +9,6 @@ from typing import Final
 
 from sidecar.analysis.build import evidence, model_report
 from sidecar.analysis.checklist.traffic import TrafficWindow
-from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.probes import Probes
@@ -21,7 +20,7 @@ from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.series import shown_positions
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import Steps
-from sidecar.analysis.split.life import NO_STEPS
+from sidecar.analysis.split.life import NO_STEPS, LifeSteps
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.view import LivesView
 from sidecar.analysis.verdict import Judge
@@ -30,7 +29,7 @@ from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.findings.catalog import COUNTS
-from sidecar.requests.messages import Speculation, StepTally
+from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
 
 _NO_OWN: Final = OwnReport()
@@ -288,18 +287,18 @@ class State:
                 model.take_finished(at, requests)
 
     def _take_steps(self, start: float, at: float, lives: LivesView) -> None:
-        """Takes in what each engine decoded since the last poll.
-
-        It is by vLLM's counters, else by the plug-in's reports.
-        """
+        """Takes in what each engine decoded since the last poll, by its plug-in."""
         reported = _steps_by_engine(lives)
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
             if key == merge.OTHER_ENGINES or state.seen_at != at:
                 continue
 
-            state.drops_block = _drops(lives.engine(key).configuration.drops_cache_block)
-            steps = _decoded(state, at, reported.get(key, NO_STEPS))
+            plugin = lives.engine(key)
+            state.drops_block = _drops(plugin.configuration.drops_cache_block)
+            if plugin.said is None:
+                state.await_steps()
+            steps = state.reported(reported.get(key, NO_STEPS))
             if steps is None:
                 continue
 
@@ -311,21 +310,9 @@ class State:
             self._models[name].speed.polled(start, at, decoded)
 
 
-def _decoded(state: EngineState, at: float, tally: StepTally) -> Steps | None:
-    """An engine's steps since the last poll, and what its requests hold; None if it made none."""
-    steps = state.steps
-    if state.untimed is not None and state.grown is not None:
-        steps = state.reported(state.grown, tally)
-
-    state.sample(at, tally)
-    if steps is None:
-        return None
-    return steps.holding(state.context(at))
-
-
-def _steps_by_engine(lives: LivesView) -> dict[EngineKey, StepTally]:
+def _steps_by_engine(lives: LivesView) -> dict[EngineKey, LifeSteps]:
     """The growth of the plug-ins' steps since the last poll."""
-    steps: dict[EngineKey, StepTally] = {}
+    steps: dict[EngineKey, LifeSteps] = {}
     for life in lives.lives:
         steps[life.key] = steps.get(life.key, NO_STEPS) + life.steps
     return steps

@@ -48,13 +48,6 @@ class Counter(_Quantity):
         "prefix_cache_hits_total",
         "gpu_prefix_cache_hits_total",
     )
-    # Engine steps, summed over several API servers: of a histogram, despite its name, with one
-    # observation per step.
-    STEPS = "steps", "iteration_tokens_total_count"
-    # The time between two output events of a request, summed over requests, and the number of these
-    # intervals: one per request and engine step, whatever it accepted.
-    DECODE_SECONDS = "decode_seconds", *(f"{name}_sum" for name in _ITL)
-    DECODE_STEPS = "decode_steps", *(f"{name}_count" for name in _ITL)
     # Requests whose prefill ended.
     FIRST_TOKENS = "first_tokens", "time_to_first_token_seconds_count"
     # From their arrival until then, summed over them.

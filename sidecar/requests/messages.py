@@ -42,7 +42,7 @@ UnixSeconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
 Version = Annotated[str, Field(max_length=64)]
 ServerId = Annotated[str, Field(min_length=1, max_length=64)]
 StepExponent = Annotated[int, Field(ge=0, le=20)]
-Decodes = Annotated[int, Field(ge=1, le=2**20)]
+Decodes = Annotated[int, Field(ge=0, le=2**20)]
 Parameters = Annotated[
     tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)
 ]
@@ -222,9 +222,9 @@ class StepTally:
 class StepKey:
     """What the steps of a cell have in common.
 
-    ``decodes`` requests decode in each or, above 16, at most so many and more than half. The mean
-    context of these is at most ``4**context`` tokens, as last sampled. ``is_mixed``: more than 64
-    tokens of prompts were computed in the step.
+    ``decodes`` requests decode in each or, above 16, at most so many and more than half; 0 in steps
+    that only prefill. The mean context of these is at most ``4**context`` tokens, as last sampled.
+    ``is_mixed``: more than 64 tokens of prompts were computed in the step.
     """
 
     decodes: Decodes

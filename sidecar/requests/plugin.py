@@ -548,6 +548,9 @@ class Observer:
         # When the last steps ended, as many as there are pipeline stages, and what was in each.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
         self.step_ends: deque[tuple[float, dict[str, int]]] = deque(maxlen=stages)
+        # After a pause or an idle gap: when vLLM began to schedule the next step; 0: it goes on.
+        self.begun = 0.0
+        self.in_flight = 0  # steps that were scheduled and have not ended
         self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
         # The mean tokens of a decoding request, sampled once a report.
         self.context = 0
@@ -582,12 +585,16 @@ class Observer:
         if clock - self.active_at > PAUSE:
             self.interrupt()
         self.active_at = clock
+        if not self.in_flight and not self.step_ends:
+            self.begun = clock
+        self.in_flight += 1
 
     def before_step(self, scheduler: Any, scheduler_output: Any) -> None:
         """Before vLLM's ``update_from_output``, which frees requests that end."""
         self.now = time.time()
         self.clock = time.monotonic()
         self.active_at = self.clock
+        self.in_flight = max(self.in_flight - 1, 0)
         self.step_seconds = 0.0
         # A vLLM that has it elsewhere loses the lengths of its steps, and nothing else.
         scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
@@ -612,12 +619,18 @@ class Observer:
                 self.starting[new.req_id] = request
 
     def time_step(self, scheduled: dict[str, int]) -> None:
-        """Takes the time since the last step that had these requests, too."""
+        """Takes the time since the last step that had these requests, too.
+
+        The first step after the engine stood still lasts from when vLLM began to schedule it.
+        """
+        if self.begun:
+            self.step_seconds = self.clock - self.begun
         for ended, ids in reversed(self.step_ends):
             # With pipeline stages, requests may be in every step or only in every other one.
             if self.step_ends.maxlen == 1 or next(iter(scheduled)) in ids:
                 self.step_seconds = self.clock - ended
                 break
+        self.begun = 0.0
         self.step_ends.append((self.clock, scheduled))
 
     def stands_still(self) -> bool:
@@ -625,8 +638,9 @@ class Observer:
         return bool(self.step_ends) and self.clock - self.step_ends[-1][0] > PAUSE
 
     def interrupt(self) -> None:
-        """The engine does not go on at once: the next step's length is unknown."""
+        """The engine does not go on at once: the last step's end is not the next one's begin."""
         self.step_ends.clear()
+        self.begun = 0.0
 
     def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         """After vLLM's ``update_from_output``, whose ``result`` has what the step generated."""
@@ -637,10 +651,11 @@ class Observer:
         is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
         if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
             self.interrupt()
+            self.in_flight = 0
         self.report.go_on(scheduler, is_idle=is_idle)
 
     def count_output(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
-        """Counts what a step generated, and the step itself if requests decoded in it."""
+        """Counts what a step generated, and the step itself if its length is known."""
         lengths: list[int] = []
         for client in result.values():
             lengths += map(len, map(new_tokens, client.outputs))
@@ -652,11 +667,11 @@ class Observer:
             first_tokens = self.take_started(scheduler.requests)
             decodes -= len(first_tokens)
             tokens -= sum(first_tokens)
-        if decodes > 0:
-            if not self.is_context_sampled:
-                self.sample_context(scheduler.requests, result)
-            if self.step_seconds:
-                self.count_step(scheduler_output, decodes, tokens)
+        if decodes > 0 and not self.is_context_sampled:
+            self.sample_context(scheduler.requests, result)
+        if self.step_seconds:
+            # In a step of prefill alone nothing decodes.
+            self.count_step(scheduler_output, max(decodes, 0), tokens if decodes > 0 else 0)
 
     def take_started(self, requests: dict[str, Any]) -> list[int]:
         """The number of tokens of each request that got its first ones in this step.
@@ -678,7 +693,7 @@ class Observer:
         return first_tokens
 
     def count_step(self, scheduler_output: Any, decodes: int, tokens: int) -> None:
-        """Counts a step in which requests decoded."""
+        """Counts a step in which so many requests decoded."""
         drafts = scheduler_output.scheduled_spec_decode_tokens
         scheduled = scheduler_output.num_scheduled_tokens
         prefill_tokens = 0
@@ -689,7 +704,7 @@ class Observer:
             prefill_tokens = max(int(scheduler_output.total_num_scheduled_tokens) - decoded, 0)
 
         running = decodes if decodes <= EXACT_DECODES else 2 ** exponent(decodes)
-        key = (running, self.context_power, prefill_tokens > MIXED)
+        key = (running, self.context_power if decodes else 0, prefill_tokens > MIXED)
         more = (
             1,
             self.step_seconds,

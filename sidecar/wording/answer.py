@@ -273,10 +273,18 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
     if speed is not None and speed.held is not None:
         return replace(found, reason=f"{held_sentence(speed.held)} {found.reason}".strip())
 
-    if speed is not None and speed.withheld in _SAID_FIRST:
+    if _is_of_no_help(model):
         return replace(found, text=f"No speedup: {why_withheld(model)}. {found.text}")
 
     return found
+
+
+def _is_of_no_help(model: ModelReport) -> bool:
+    """Whether there is a baseline, and no speedup all the same."""
+    withheld = model.speed.withheld if model.speed is not None else None
+    if withheld is Withheld.NO_STEPS:
+        return model.plain_steps is not None
+    return withheld in _SAID_FIRST
 
 
 def _judged(model: ModelReport, plugin: PluginReport) -> Answer:

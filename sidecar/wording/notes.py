@@ -7,6 +7,7 @@ from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Evidence
 from sidecar.analysis.judgement import Basis, Judgement, Verdict
 from sidecar.analysis.report import EngineReport, ModelReport
+from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.verdict import MARGIN
 from sidecar.engine.methods import ASYNC_SCHEDULING, RUNNER_V2, given_up
 from sidecar.engine.names import Gauge
@@ -72,14 +73,13 @@ LIMITATIONS: Final = {
     ),
     Limitation.SEVERAL_PROCESSES: (
         "vLLM's /metrics is a sum over several API servers, or over files in the directory that its"
-        " environment variable PROMETHEUS_MULTIPROC_DIR names: it has no step times, and a restart"
-        " shows only when counters fall. If one API server is enough, set --api-server-count 1 and"
+        " environment variable PROMETHEUS_MULTIPROC_DIR names: a restart shows only when counters"
+        " fall. If one API server is enough, set --api-server-count 1 and"
         " unset PROMETHEUS_MULTIPROC_DIR."
     ),
     Limitation.RUST_FRONTEND: (
         "vLLM's Rust frontend serves its /metrics (VLLM_USE_RUST_FRONTEND=1), without a start time,"
-        " so a restart shows only when counters fall, and without whether vLLM sleeps. The time"
-        " between tokens appears when requests end, so step times follow a change of load late."
+        " so a restart shows only when counters fall, and without whether vLLM sleeps."
     ),
     Limitation.CONTRADICTORY_COUNTERS: (
         "vLLM's counters contradict each other: it counted more accepted tokens than drafted ones,"
@@ -90,11 +90,6 @@ LIMITATIONS: Final = {
         "Several plug-ins are connected to this sidecar's socket as this engine, and nothing tells"
         " which of them is this vLLM's, so none of them counts. Give each vLLM a sidecar and a"
         " socket of its own: SPECDEC_PLUGIN__SOCKET, the same path for both."
-    ),
-    Limitation.ITL_PER_TOKEN: (
-        "This vLLM's inter-token latency has one observation per token, not one per engine step, so"
-        " it does not show how long a step takes. With the plug-in, step times come from the"
-        " engine; without it there is no speedup."
     ),
 }
 # They keep the distribution.
@@ -429,7 +424,9 @@ def hints(model: ModelReport) -> list[str]:
     That is: why a model that speculates has no speedup, which requests get no drafts, which
     temperatures share a row, and what vLLM's page does not tell.
     """
-    why = why_withheld(model)
+    # Without a plug-in's steps, why there is no split says it all.
+    is_timed = model.speed is not None and model.speed.withheld is not Withheld.NO_STEPS
+    why = why_withheld(model) if is_timed else ""
     speedup = [f"No speedup for {model.model_name}: {why}."] if why else []
 
     quiet = [

@@ -10,6 +10,8 @@ _A_SOCKET_EACH: Final = (
     "Give each vLLM a sidecar and a socket of its own (SPECDEC_PLUGIN__SOCKET, the same path for"
     " both)."
 )
+# What it would add, wherever there is none.
+_LACKS: Final = "there is no split by temperature and no measured speedup"
 _DOCTOR: Final = "To find out why, run `python -m specdec_doctor` in vLLM's container."
 _NO_SPLIT: Final = {
     NoSplitReason.REFUSED: "The plug-in does not observe engine {engine} of vLLM {vllm}: {reason}.",
@@ -67,32 +69,31 @@ _NO_SPECULATION: Final = (
     "The plug-in is connected and reports requests; this vLLM does not speculate."
 )
 _CANNOT_LISTEN: Final = (
-    "The sidecar cannot listen for the plug-in ({}), so there is no split by temperature. Set"
-    " plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other"
-    " sidecar uses."
+    f"The sidecar cannot listen for the plug-in ({{}}), so {_LACKS}. Set plugin.socket"
+    " (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other sidecar uses."
 )
 _GONE: Final = (
     "The plug-in is no longer connected: vLLM has stopped or restarted without it, or it cannot"
     " reach the sidecar's socket."
 )
 _NEVER_CONNECTED: Final = (
-    "No plug-in has connected yet, so there is no split by temperature. If vLLM has loaded the"
-    " plug-in, it will connect with the next request. If it failed to load, vLLM's log"
-    " has a line with `specdec`. If vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it,"
-    " and vLLM loads it once it is restarted with `PYTHONPATH=DIR`."
+    f"No plug-in has connected yet, so {_LACKS}. If vLLM has loaded the plug-in, it will connect"
+    " with the next request. If it failed to load, vLLM's log has a line with `specdec`. If vLLM"
+    " has not loaded it: `specdec-sidecar plugin DIR` writes it, and vLLM loads it once it is"
+    " restarted with `PYTHONPATH=DIR`."
 )
 _LOADED: Final = (
     "vLLM has loaded the plug-in, which connects with the next request: then the split by"
     " temperature begins."
 )
 _LOADED_UNDER_TRAFFIC: Final = (
-    "vLLM has loaded the plug-in and serves requests, but no plug-in has connected, so there is no"
-    " split by temperature. Either it sends to another socket than this sidecar's"
+    f"vLLM has loaded the plug-in and serves requests, but no plug-in has connected, so {_LACKS}."
+    " Either it sends to another socket than this sidecar's"
     " (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory that both share), or it"
     f" failed to load: then vLLM's log has a line with `specdec`. {_DOCTOR}"
 )
 _NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
-    "No plug-in has connected although vLLM serves requests, so there is no split by temperature."
+    f"No plug-in has connected although vLLM serves requests, so {_LACKS}."
     " The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR` writes"
     " it, and vLLM loads it once it is restarted with `PYTHONPATH=DIR`), or it sends to another"
     " socket than this sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory"

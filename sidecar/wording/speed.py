@@ -16,14 +16,7 @@ _MEASURE: Final = (
     f"specdec-sidecar baseline --url URL {_SOCKET} --load 1,2,4,8,16 --out baseline.yaml"
 )
 _WITHHELD: Final = {
-    Withheld.NO_STEPS: (
-        "vLLM exports no step times, or its metrics are sums over several processes, as with"
-        " several API servers or with PROMETHEUS_MULTIPROC_DIR; the plug-in has step times"
-    ),
-    Withheld.ITL_PER_TOKEN: (
-        "this vLLM's inter-token latency has one observation per token, so it does not show how"
-        " long a step takes; load the plug-in into vLLM to get step times"
-    ),
+    Withheld.NO_STEPS: "only the plug-in tells how long this vLLM's steps take",
     Withheld.NO_REFERENCE: (
         "the step time without speculation is not known; measure it on a vLLM that does not"
         f" speculate: `{_MEASURE}`"

@@ -158,8 +158,9 @@ class Pod:
         )
 
     def generating(self, tokens, *, engine="0", step=PLAIN_STEP):
-        """Tokens per second without drafts, in steps of so many seconds."""
+        """Tokens per second without drafts, in steps of so many seconds, as its plug-in tells."""
         self.vllm.engine(engine).plain_tokens, self.vllm.engine(engine).step = planned(tokens), step
+        self.vllm.is_timed = True
         return self
 
     def prompts(self, tokens, *, engine="0"):
@@ -211,10 +212,11 @@ class Pod:
         return self
 
     def timed(self, speedup, *, engine="0", reference=1.0):
-        """A baseline, and steps that make speculation so fast.
+        """A baseline, and a plug-in that tells of steps that make speculation so fast.
 
         ``reference`` is the baseline's time over plain pods'.
         """
+        self.vllm.is_timed = True
         self.vllm.engine(engine).speedup = planned(speedup)
         self.vllm.engine(engine).has_baseline = True
         curve = {

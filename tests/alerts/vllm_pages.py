@@ -13,13 +13,14 @@ from sidecar.requests.messages import (
     ReportEnd,
     ReportPart,
     Speculation,
+    StepKey,
+    StepTally,
 )
 from sidecar.requests.tables import CellKey
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from tests.cells import DEPTH, NOTHING, added, whole_drafts
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
-STEPS = "iteration_tokens_total"  # a histogram despite its name
 AT_ONCE = 4  # requests in a step
 REQUESTS = 60  # a minute, where a scene wants no other number: a verdict is soon certain
 TOLD = 10  # a minute without drafts, and of each of which the plug-in tells: it has 33 drafts
@@ -99,12 +100,13 @@ class Engine:
             # A request's first token, the only one of its step, counts as well.
             step_seconds = PLAIN_STEP * tokens / (steps + requests) / self.speedup(minute)
 
+        engine_steps = (steps + requests) / self.at_once(minute)
         self.counts.update(
             drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted,
             first=drafts * (self.first(minute) or 0),
             requests=requests, tokens=tokens, steps=steps,
             step_seconds=steps * step_seconds,
-            engine_steps=(steps + requests) / self.at_once(minute),
+            engine_steps=engine_steps, engine_seconds=engine_steps * step_seconds,
         )  # fmt: skip
         for key, a_minute in self.counters.items():
             self.counts[key] += a_minute(minute) / 60 * seconds
@@ -112,6 +114,19 @@ class Engine:
             self.counts.update(
                 {("tpot", quantile): requests / 100 for quantile in plan(*self.tpot)(minute)}
             )
+
+    @property
+    def tally(self):
+        """What a plug-in has counted of its steps."""
+        counts = self.counts
+        return StepTally(
+            steps=counts["engine_steps"],
+            seconds=counts["engine_seconds"],
+            decodes=counts["steps"],
+            request_seconds=counts["step_seconds"],
+            tokens=counts["tokens"] - counts["requests"],
+            context_tokens=self.prompt_tokens * counts["steps"],
+        )
 
     def lines(self, minute, labels):
         """The page's samples."""
@@ -135,7 +150,6 @@ class Engine:
                 yield f"{name}_seconds_bucket", f'{labels},le="{edge}"', count
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
-        yield f"{STEPS}_count", labels, counts["engine_steps"]
         for (name, more), value in self.gauges.items():
             if value(minute) is not None:
                 yield name, _labels(labels, more), value(minute)
@@ -168,7 +182,11 @@ def _labels(labels, more):
 
 
 class Vllm:
-    """One vLLM with its engines and, if ``temperatures`` has any, the plug-in in its first one."""
+    """One vLLM with its engines.
+
+    The plug-in is in its first one if something is planned that only a plug-in tells, and in all of
+    them if how long their steps take is.
+    """
 
     def __init__(self, model):
         self.model = model
@@ -180,13 +198,14 @@ class Vllm:
         # by temperature, plans of each request's acceptance and plain time per token / actual
         self.finishing = {}
         self.looping = None  # a plan of the share of these that ends in a loop
+        self.is_timed = False
         self.prompts = cycle(range(10, 2010))  # tokens: replies to prompts alike count once
         self.lives = 0
         self.restart()
 
     @property
     def has_plugin(self):
-        return bool(self.temperatures or self.speculation or self.finishing)
+        return bool(self.temperatures or self.speculation or self.finishing or self.is_timed)
 
     def engine(self, name="0"):
         return self.engines.setdefault(name, Engine())
@@ -235,8 +254,8 @@ class Vllm:
             f"process_start_time_seconds {self._started}",
         ]
         for family, samples in families.items():
-            kind = "histogram" if family.endswith("_seconds") or family == STEPS else "gauge"
-            kind = "counter" if family.endswith("_total") and family != STEPS else kind
+            kind = "histogram" if family.endswith("_seconds") else "gauge"
+            kind = "counter" if family.endswith("_total") else kind
             lines += [f"# TYPE vllm:{family} {kind}", *samples]
         return ("\n".join(lines) + "\n").encode()
 
@@ -245,25 +264,54 @@ class Vllm:
         return EPOCH - 60 + self.lives
 
     def report_to(self, sink, at, minute, seconds):
-        """Sends the plug-in's messages of the last ``seconds`` to ``sink``."""
-        connection = self.lives
-        sink(connection - 1, None)  # an earlier life's
-        sink(connection, self._hello())
-        if self.plugin_state is not HelloState.OBSERVING:
-            return
+        """Sends the plug-ins' messages of the last ``seconds`` to ``sink``."""
+        names = [*self.engines] if self.is_timed else [*self.engines][:1]
+        for place, name in enumerate(names or ["0"]):
+            connection = 100 * self.lives + place
+            sink(connection - 100, None)  # an earlier life's
+            sink(connection, self._hello(name))
+            if self.plugin_state is HelloState.OBSERVING:
+                finished = () if place else self._finished(at, minute, seconds)
+                sink(connection, self._report(name, at, tuple(finished), is_first=not place))
+
+    def _report(self, name, at, finished, *, is_first):
+        engine = self.engine(name)
         split = {
             HUNDREDTHS[label]: temperature.counts
             for label, temperature in self.temperatures.items()
         }
-        alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
-        for key, counts in (split or {0: alone}).items():
-            self._tell(key, counts)
+        alone = engine.counts if self.finishing else {**engine.counts, "requests": 0}
+        for key, counts in (split if split and is_first else {0: alone}).items():
+            self._tell((name, key), counts)
+
         total = sum((Tally(**told) for told in self.told.values()), NO_REQUESTS)
-        finished = []
+        reported = tuple(request for request in finished if self._has_drafted(request, total))
+        for request in reported if self.looping else ():
+            known = self.endings.get(request.ending, NO_REQUESTS)
+            self.endings[request.ending] = known + _ended(request)
+
+        counts = engine.counts
+        end = ReportEnd(
+            at=at,
+            steps=round(counts["engine_steps"]),
+            generation_tokens=round(counts["tokens"]),
+            running=0,
+            waiting=0,
+            lost=0,
+            endings=dict(self.endings) if is_first else {},
+        )
+        cells = tuple(
+            (CellKey(key, 0, 8, None), cell) for (of, key), cell in self.cells.items() if of == name
+        )
+        steps = ((StepKey(AT_ONCE, 9, is_mixed=False), engine.tally),) if self.is_timed else ()
+        return ReportPart(cells=cells, steps=steps, finished=reported, end=end)
+
+    def _finished(self, at, minute, seconds):
+        """The requests that finished in the last ``seconds``."""
         for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
             count = round(min(self.engine().requests(minute), TOLD) * seconds / 60)
-            finished += [
-                _request(
+            for ending in self._ends(minute, count):
+                yield _request(
                     HUNDREDTHS[label],
                     rate(minute),
                     at,
@@ -271,26 +319,9 @@ class Vllm:
                     ending=ending,
                     prompt_tokens=next(self.prompts),
                 )
-                for ending in self._ends(minute, count)
-            ]
-        reported = tuple(request for request in finished if self._has_drafted(request, total))
-        for request in reported if self.looping else ():
-            known = self.endings.get(request.ending, NO_REQUESTS)
-            self.endings[request.ending] = known + _ended(request)
-        end = ReportEnd(
-            at=at,
-            steps=round(self.engine().counts["engine_steps"]),
-            generation_tokens=round(self.engine().counts["tokens"]),
-            running=0,
-            waiting=0,
-            lost=0,
-            endings=dict(self.endings),
-        )
-        cells = tuple((CellKey(key, 0, 8, None), cell) for key, cell in self.cells.items())
-        sink(connection, ReportPart(cells=cells, finished=reported, end=end))
 
     def _tell(self, key, counts):
-        """Adds what has been counted since the last report to a temperature's cell.
+        """Adds what has been counted since the last report to a temperature's cell of an engine.
 
         The totals are rounded, and consistent nevertheless.
         """
@@ -324,12 +355,14 @@ class Vllm:
         self.reported = reported if fits else self.reported
         return fits
 
-    def _hello(self):
+    def _hello(self, name):
+        default = Speculation(method="eagle3", num_speculative_tokens=3)
+        drafts = self.engine(name).drafts is not None or self.temperatures
         return Hello(
-            plugin="1", vllm=self.version, model=self.model, engine=0,
-            start=f"life-{self.lives}", started=self._started, state=self.plugin_state,
+            plugin="1", vllm=self.version, model=self.model, engine=int(name),
+            start=f"life-{self.lives}-{name}", started=self._started, state=self.plugin_state,
             reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
-            speculation=self.speculation or Speculation(method="eagle3", num_speculative_tokens=3),
+            speculation=self.speculation or (default if drafts else None),
         )  # fmt: skip
 
 

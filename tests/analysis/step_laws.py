@@ -147,7 +147,7 @@ class SimulatedServer:
             model=MODEL,
             engine=0,
             start="1",
-            started=self.at,
+            started=1.0,  # with the page
             state=HelloState.OBSERVING,
         )
 
@@ -177,6 +177,10 @@ class SimulatedServer:
             grown = (drafted.num_drafts, drafted.num_draft_tokens, drafted.num_accepted_tokens)
             self.cell = added(self.cell, numbers(0, *grown))
         if not work.decodes:
+            key = StepKey(0, 0, work.prefill_tokens > 64)
+            self.counted[key] += StepTally(
+                steps=1, seconds=seconds, prefill_tokens=work.prefill_tokens
+            )
             return
         self.sampled = self.sampled or work.context_tokens / work.decodes
         context = max(self.sampled, 1.0)
@@ -254,22 +258,20 @@ def baseline(law, loads, prompts, *, output=128, requests=1, budget=8192, **serv
     return measured.curves().get(MODEL)
 
 
-def shown(law, cell, curve, *, budget=8192, plugin=False, requests=REQUESTS):
+def shown(law, cell, curve, *, budget=8192, requests=REQUESTS):
     """The model's report after the cell's traffic on the speculating engine, and that engine."""
     engine = SimulatedServer(law, budget=budget)
     states = []
 
     def polled():
         (state,) = states
-        if plugin:
-            state.plugin.receive(1, engine.report())
+        state.plugin.receive(1, engine.report())
         state.scraped(engine.at, 0.01, 1.0, engine.snapshot())
 
     def begun():
         window = {"latency_window": engine.expected, "plain_steps": {MODEL: curve}}
         states.append(State(Settings().model_copy(update=window), engine.at))
-        if plugin:
-            states[0].plugin.receive(1, engine.hello())
+        states[0].plugin.receive(1, engine.hello())
         polled()
 
     engine.serve(cell, max(requests, 2 * cell.at_once), begun, polled)

@@ -470,8 +470,12 @@ def test_rows_of_steps_of_lives_that_left_take_no_room(server):
 
 def test_steps_that_a_life_sends_again_after_it_was_away_are_no_growth(server):
     def told(number):
-        """At a load of two, and at one that the plug-in had only before."""
-        return [(2, {"steps": number, "tokens": 3 * number}), (9, {"steps": 5, "tokens": 5})]
+        """At a load of two, of prefill alone, and at a load that the plug-in had only before."""
+        return [
+            (2, {"steps": number, "tokens": 3 * number}),
+            (0, {"steps": 2 * number}),
+            (9, {"steps": 5, "tokens": 5}),
+        ]
 
     plugin = PluginEnd(server).serve().tick(steps=told(10))
     server.poll(plugin.counted())
@@ -482,13 +486,14 @@ def test_steps_that_a_life_sends_again_after_it_was_away_are_no_growth(server):
     plugin.serve().tick(steps=told(12))
     server.poll(plugin.counted())
     [life] = server.state.plugin.view.lives
-    assert (life.steps.steps, life.steps.tokens) == (2, 6)
+    assert (life.steps.decoding.steps, life.steps.decoding.tokens) == (2, 6)
+    assert life.steps.prefilling.steps == 4
 
     plugin.hello(state=HelloState.OBSERVING)  # on the same connection, only what has changed
     plugin.serve().tick(steps=told(13)[:1])
     server.poll(plugin.counted())
     [life] = server.state.plugin.view.lives
-    assert (life.steps.steps, life.steps.tokens) == (1, 3)
+    assert (life.steps.decoding.steps, life.steps.decoding.tokens) == (1, 3)
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_a_step_grows_with_the_context_in_proportion_to_the_requests():
 )
 def test_beyond_the_measured_contexts_nothing_is_claimed(times, context, why):
     """A context may be half as long again as the longest that was measured."""
-    steps = period(8, 0.02).holding(context)
+    steps = period(8, 0.02, context=context)
     assert uncovered(times, steps) is why
     assert (plain_token(times, steps) is None) is (why is not None)
 

@@ -6,43 +6,26 @@ import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment
-from sidecar.analysis.speed.late_intervals import LateIntervals
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Trait
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 
 KEY = EngineKey("m", "0")
-REQUEST = 100  # steps of a request, after which its intervals are published
-STEP = 0.04  # seconds
-PLAIN = {
-    "m": PlainStepTimes(
-        running=(1.0, 16.0),
-        seconds=(0.02, 0.02),
-        context=250.0,
-        contexts=(1.0, 2000.0),
-        context_seconds=(0.0, 0.0),
-        drift=0.005,
-    )
-}
+REQUEST = 100  # steps of a request
 
 
-def rust(*, steps, accepted=2, published=None, running=4.0):
+def rust(*, steps, accepted=2, running=4.0):
     """An engine whose requests have made ``steps`` steps, each with a draft of three tokens.
 
-    With ``accepted`` None it drafts nothing. The intervals of requests that run are not published.
+    With ``accepted`` None it drafts nothing.
     """
     drafts = 0 if accepted is None else steps
-    whole = steps // REQUEST * REQUEST if published is None else published
     counters = {
         Counter.FIRST_TOKENS: float(steps // REQUEST),
         Counter.GENERATION_TOKENS: float(steps // REQUEST + steps + (accepted or 0) * drafts),
         Counter.PROMPT_TOKENS: 1.0 * (steps // REQUEST),
-        Counter.STEPS: steps / 4,
-        Counter.DECODE_STEPS: float(whole),
-        Counter.DECODE_SECONDS: whole * STEP,
     }
     if drafts:
         counters |= {
@@ -117,7 +100,7 @@ def test_a_hello_without_speculation_leaves_it_a_plain_one():
     assert server.model().checklist is not None
 
 
-def test_it_is_one_process_whose_steps_are_timed_and_whose_stall_is_seen():
+def test_it_is_one_process_whose_stall_is_seen():
     """It is told from several API servers, whose page also lacks a start time."""
     server = Rust(engine_health={"stalled_after": 20.0})
     server.run(30)
@@ -128,45 +111,6 @@ def test_it_is_one_process_whose_steps_are_timed_and_whose_stall_is_seen():
         server.run(1, moves=False)
         server.state.health.answered(server.at, is_paused=False)
     assert server.report().health.ailments == {(*KEY, Ailment.STALLED): True}
-
-
-def test_it_has_a_speedup_without_the_plugin_although_intervals_come_late():
-    """A token takes 40 ms ÷ 3, a plain one 20 ms."""
-    server = Rust(plain_steps=PLAIN)
-    server.run(120)
-    speedup = server.model().speed.speedup
-    assert speedup is not None, server.model().speed.withheld
-    assert speedup.ratio == pytest.approx(0.02 / (STEP / 3), rel=0.05)
-
-
-def test_steps_of_requests_that_run_for_long_are_counted_when_they_are_made():
-    """Those of 50 s are published at one poll; neither that nor the others' zeros are steps."""
-    late = LateIntervals()
-    assert Counter.DECODE_STEPS not in late.on_time({Counter.GENERATION_TOKENS: 300.0})
-
-    grown = {
-        Counter.FIRST_TOKENS: 0.0,
-        Counter.GENERATION_TOKENS: 300.0,
-        Counter.DRAFTS: 100.0,
-        Counter.ACCEPTED_TOKENS: 200.0,
-        Counter.DECODE_STEPS: 0.0,
-        Counter.DECODE_SECONDS: 0.0,
-    }
-    burst = late.on_time(grown | {Counter.DECODE_STEPS: 5000.0, Counter.DECODE_SECONDS: 200.0})
-    quiet = late.on_time(grown)
-    assert burst == quiet
-    assert quiet[Counter.DECODE_STEPS] == 100
-    assert quiet[Counter.DECODE_SECONDS] == pytest.approx(100 * STEP)
-
-
-def test_intervals_that_are_late_are_not_taken_for_one_per_token():
-    """All requests end at once: 5,000 intervals at a poll that saw 300 tokens."""
-    server = Rust()
-    for second in range(1, 50):
-        server.poll_page(rust(steps=100 * second, published=0))
-    server.poll_page(rust(steps=5000, published=5000))
-    server.poll_page(rust(steps=5100, published=5000))
-    assert Limitation.ITL_PER_TOKEN not in server.engines()[KEY].limitations
 
 
 def test_before_the_first_statistics_vllm_is_up_and_has_counted_nothing():

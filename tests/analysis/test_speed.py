@@ -1,4 +1,4 @@
-"""Speed: steps from counters, and speedup over the sliding window with honest errors.
+"""Speed: steps as the plug-in tells them, and speedup over the sliding window with honest errors.
 
 One model's speed is checked poll by poll.
 """
@@ -18,20 +18,15 @@ from sidecar.analysis.speed.speedup import (
     SlidingTimes,
     context_label,
 )
-from sidecar.analysis.speed.steps import (
-    LOAD_LABELS,
-    Interval,
-    StepClock,
-    Steps,
-    counted_steps,
-    load_label,
-)
+from sidecar.analysis.speed.steps import LOAD_LABELS, Prefill, Steps, load_label, reported_steps
 from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.split.life import NO_STEPS, LifeSteps
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
+from sidecar.requests.messages import StepTally
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import finished
-from tests.analysis.decoding import COUNTED, KEY, Engine, period, plain
+from tests.analysis.decoding import KEY, Engine, period, plain, told
 
 
 @pytest.mark.parametrize("tokens", [2, 60])
@@ -76,113 +71,59 @@ def test_blocks_that_only_speculation_computes_again_are_not_plain_decoding_s(
     requests, hits, drops, computed
 ):
     """EAGLE drops the last block of each hit; plain decoding would have had it from the cache."""
-    grown = dict.fromkeys(COUNTED, 10.0) | {
+    grown = {
         Counter.FIRST_TOKENS: requests,
-        Counter.GENERATION_TOKENS: 20.0 + requests,
         Counter.PROMPT_TOKENS: 40.0 + hits,
         Counter.PREFIX_CACHE_HITS: hits,
     }
-    steps = counted_steps(grown, Interval(block=16, drops_block=drops))
+    steps = reported_steps(told(period(1, 0.01)), grown, Prefill(block=16, drops_block=drops))
     assert steps.plain_prompt_tokens == pytest.approx(computed)
 
 
-def counted(first, *, steps=100.0, running=1.0, **interval):
-    """Steps of 10 ms, in which so many requests got their first token."""
-    decode_steps = running * steps - first
-    grown = {
-        Counter.DECODE_SECONDS: 0.01 * decode_steps,
-        Counter.DECODE_STEPS: decode_steps,
-        Counter.STEPS: steps,
-        Counter.FIRST_TOKENS: first,
-        Counter.GENERATION_TOKENS: decode_steps + first,
-    }
-    return counted_steps(grown, Interval(**interval))
+def serving(first, *, decoding=100, running=1, prefilling=0, **prefill):
+    """Steps of 10 ms with ``running`` requests in each, in which so many got their first token.
+
+    Half a second long steps of prefill alone come on top.
+    """
+    seconds = 0.01 * decoding
+    counted = LifeSteps(
+        StepTally(
+            steps=decoding,
+            seconds=seconds,
+            decodes=running * decoding,
+            request_seconds=running * seconds,
+            tokens=running * decoding,
+        ),
+        StepTally(steps=prefilling, seconds=0.5 * prefilling),
+    )
+    return reported_steps(counted, {Counter.FIRST_TOKENS: float(first)}, Prefill(**prefill))
 
 
-def test_one_request_at_a_time_decodes_nothing_while_it_prefills_so_its_prefill_is_added():
-    """Inter-token times leave the prefill out, and no other request's step contains it."""
-    steps = counted(4.0, prefill_seconds=0.5)
-    assert steps.engine_seconds == pytest.approx(96 * 0.01 + 4 * 0.5)
+@pytest.mark.parametrize("chunks", [1, 5])
+def test_one_request_at_a_time_decodes_nothing_while_it_prefills(chunks):
+    """The time of its prefill counts, in one step or in several, and it is a load of one."""
+    steps = serving(4, prefilling=4 * chunks)
+    assert steps.engine_seconds == pytest.approx(1.0 + 4 * chunks * 0.5)
+    assert steps.running == 1
+    assert steps.step_seconds == pytest.approx(0.01)
 
 
 def test_prefill_beside_others_is_in_their_steps():
     """It is not added again: the requests that decode have waited for it already."""
-    steps = counted(4.0, running=8.0, prefill_seconds=0.5)
-    assert steps.engine_seconds == pytest.approx(1.0, rel=0.01)
+    steps = serving(4, running=8)
+    assert steps.engine_seconds == pytest.approx(1.0)
+    assert steps.running == pytest.approx(8.04)
 
 
-def test_an_engine_that_always_has_requests_works_all_the_time():
-    """Here, most of it in steps that give no token to anybody."""
-    steps = counted(4.0, running=3.0, prefill_seconds=0.5, seconds=2.5, is_busy=True)
-    assert steps.engine_seconds == 2.5
+@pytest.mark.parametrize(("seconds", "all_prefill"), [(0.5, 2.0), (None, 0.04)])
+def test_the_time_in_prefill_is_vllm_s_own_or_about_a_step_s(seconds, all_prefill):
+    steps = serving(4, running=8, seconds=seconds, queue_seconds=0.25)
+    assert (steps.prefill_seconds, steps.queue_seconds) == pytest.approx((all_prefill, 1.0))
 
 
-def one_at_a_time(every, *, prefill, steps=10, requests=40):
-    """Polls of an engine that always has one request: what grew, and the seconds between them.
-
-    Each request prefills, then decodes in steps of 30 ms.
-    """
-    whole = prefill + 0.03 * steps
-    events = []  # (when, whether it is a request's first token)
-    for number in range(requests):
-        begun = number * whole + prefill
-        events.append((begun, True))
-        events += [(begun + 0.03 * (place + 1), False) for place in range(steps)]
-
-    for poll in range(int(requests * whole / every)):
-        seen = [first for at, first in events if poll * every < at <= (poll + 1) * every]
-        first, decodes = sum(seen), len(seen) - sum(seen)
-        yield {
-            Counter.DECODE_SECONDS: 0.03 * decodes,
-            Counter.DECODE_STEPS: float(decodes),
-            Counter.STEPS: float(len(seen)),
-            Counter.FIRST_TOKENS: float(first),
-            Counter.GENERATION_TOKENS: float(len(seen)),
-        }
-
-
-@pytest.mark.parametrize("every", [0.5, 1.0, 5.0])
-@pytest.mark.parametrize("prefill", [0.01, 2.4])
-def test_a_prefill_longer_than_the_time_between_polls_counts_in_full(every, prefill):
-    """Polls that see nothing finish are made up for by the one that sees the first token."""
-    clock = StepClock()
-    interval = Interval(seconds=every, is_busy=True, prefill_seconds=prefill)
-    polls = list(one_at_a_time(every, prefill=prefill))
-    found = [steps for grown in polls if (steps := clock.counted(grown, interval)) is not None]
-
-    assert sum(steps.engine_seconds for steps in found) == pytest.approx(
-        len(polls) * every, rel=0.05
-    )
-
-
-def test_time_without_requests_is_not_step_time():
-    """An idle minute before a request adds nothing to its steps."""
-    clock = StepClock()
-    busy = Interval(seconds=1.0, is_busy=True, prefill_seconds=0.5)
-    nothing = dict.fromkeys(one_at_a_time(0.5, prefill=0.01).__next__(), 0.0)
-    for _ in range(60):
-        assert clock.counted(nothing, replace(busy, is_busy=False)) is None
-    (grown, *_) = one_at_a_time(1.0, prefill=0.5)
-
-    assert clock.counted(grown, replace(busy, is_busy=False)).engine_seconds <= 1.0
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        Counter.DECODE_SECONDS,
-        Counter.DECODE_STEPS,
-        Counter.STEPS,
-        Counter.FIRST_TOKENS,
-        Counter.GENERATION_TOKENS,
-    ],
-)
-def test_without_one_of_its_counters_nothing_is_known(missing):
-    """Half of a measurement would be a wrong one."""
-    engine = Engine()
-    del engine.counters[missing]
-    engine.run(1, 0.05)
-    assert engine.steps is None
+def test_what_requests_hold_is_the_plug_in_s_sample_or_unknown():
+    sampled = reported_steps(told(period(4, 0.01, context=700.0)), {})
+    assert (sampled.context, serving(1).context) == (700, None)
 
 
 def test_a_period_without_decoding_has_no_steps():
@@ -190,6 +131,7 @@ def test_a_period_without_decoding_has_no_steps():
     engine = Engine()
     engine.run(0, 0.05)
     assert engine.steps is None
+    assert serving(1, decoding=0, prefilling=3) is reported_steps(NO_STEPS, {}) is None
 
 
 def test_a_load_is_labelled_by_the_rounded_number_of_requests():
@@ -355,8 +297,7 @@ class Model:
         for _ in range(polls):
             before = self.engine.at
             self.engine.run(running, step_seconds, length=length, drafted=3, **options)
-            steps = self.engine.steps.holding(options.get("context", 100.0))
-            self.speed.polled(before, self.engine.at, {KEY: steps})
+            self.speed.polled(before, self.engine.at, {KEY: self.engine.steps})
             self.speed.mark(self.engine.at)
 
     def request(self, temperature="cold", *, tokens=200, wait=0.0, **changes):

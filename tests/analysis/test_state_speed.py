@@ -1,20 +1,16 @@
-"""From vLLM's pages to verdicts by speedup.
+"""From vLLM's pages and its plug-in's steps to verdicts by speedup."""
 
-Where the page does not time steps, the times are the plug-in's.
-"""
-
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from sidecar.analysis.advice import Advice
-from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.judgement import Basis, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Counter
-from sidecar.requests.messages import Speculation
+from sidecar.requests.messages import Speculation, StepTally
 from sidecar.settings.baselines import PlainStepTimes
-from tests.analysis.analysis_tools import PluginEnd, Server
+from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server
 from tests.analysis.decoding import KEY, Engine
 
 PLAIN = {
@@ -33,66 +29,62 @@ GATES = {"min_requests": 1}
 class Decoding(Server):
     """A vLLM whose engine decodes with four requests and ``k`` draft tokens a step.
 
-    Of these tokens, ``accepted`` (0 to 1) are accepted.
+    Of these tokens, ``accepted`` (0 to 1) are accepted. Its plug-in, if it has one, says how it
+    speculates.
     """
 
     k = 3
 
-    def __init__(self, speculating=True, **settings):
+    def __init__(self, speculation=EAGLE, *, has_plugin=True, **settings):
         super().__init__(**{"plain_steps": PLAIN, "thresholds": GATES} | settings)
-        self.engine = Engine(speculating=speculating, at=self.at)
+        self.engine = Engine(speculating=speculation is not None, at=self.at)
+        self.plugin = PluginEnd(self, speculation=speculation) if has_plugin else None
+        self.told = {}  # by the number of requests that decode
+        self.drafted = self.accepted = 0.0
         self.poll(self.engine.polls[-1])
 
-    def decode(
-        self,
-        polls,
-        *,
-        accepted=0.5,
-        step_seconds=0.025,
-        per_token=False,
-        plugin=None,
-        every=1,
-        running=4,
-        **options,
-    ):
+    def decode(self, polls, *, accepted=0.5, step_seconds=0.025, every=1, running=4, **options):
+        """The plug-in reports with ``every`` so many polls."""
         for second in range(polls):
-            drafted = self.k if Counter.DRAFTS in self.engine.counters else 0
-            length = 1 + drafted * accepted
-            self.engine.run(running, step_seconds, length=length, drafted=drafted)
-            if drafted:
-                self.engine.counters[Counter.ACCEPTED_TOKENS] = (
-                    self.engine.counters[Counter.DRAFT_TOKENS] * accepted
-                )
+            k = self.k if Counter.DRAFTS in self.engine.counters else 0
+            length = 1 + k * accepted
+            self.engine.run(running, step_seconds, length=length, drafted=k)
+            if k:
+                self.drafted += running / step_seconds
+                self.accepted += running / step_seconds * k * accepted
+                self.engine.counters[Counter.ACCEPTED_TOKENS] = self.accepted
             self.engine.counters[Counter.FIRST_TOKENS] += 1
             self.engine.counters[Counter.TTFT_SECONDS] += 0.3
             self.engine.counters[Counter.GENERATION_TOKENS] += 1
-            counters = dict(self.engine.counters)
-            if per_token:
-                tokens = counters[Counter.GENERATION_TOKENS] - counters[Counter.FIRST_TOKENS]
-                counters[Counter.DECODE_STEPS] = tokens
-            if plugin is not None and (second + 1) % every == 0:
-                self.report_by(plugin, second, step_seconds, length, running)
-            self.poll(replace(self.engine.polls[-1], counters=counters), **options)
+            before = self.told.get(running, StepTally())
+            self.told[running] = before + self.engine.told.decoding
+            if self.plugin is not None and (second + 1) % every == 0:
+                self.report_by(step_seconds, length)
+            snapshot = replace(self.engine.polls[-1], counters=dict(self.engine.counters))
+            self.poll(snapshot, **options)
         return self
 
-    def report_by(self, plugin, second, step_seconds, length, running):
+    def report_by(self, step_seconds, length):
         """Reports the same as the plug-in counts it, and one request that ended."""
-        steps = round((second + 1) / step_seconds)
-        seconds = (second + 1.0) * running
-        drafts, accepted = (
-            running * steps - plugin.total.drafts,
-            round(running * steps * (length - 1)),
-        )
-        plugin.serve(80, drafts=drafts, accepted=accepted - plugin.total.accepted_tokens)
-        counts = {"decodes": running * steps, "request_seconds": seconds}
-        plugin.tick(
-            steps=[(2, {"steps": steps, "tokens": round(running * steps * length), **counts})]
-        )
+        plugin = self.plugin
+        drafts = round(self.drafted) - plugin.total.drafts
+        accepted = round(self.accepted) - plugin.total.accepted_tokens
+        plugin.serve(80, drafts=drafts, accepted=accepted)
+        plugin.generated = round(self.engine.counters[Counter.GENERATION_TOKENS])
+        plugin.tick(steps=[(decodes, asdict(steps)) for decodes, steps in self.told.items()])
+        if not self.drafted:
+            return
         end = self.at + 0.4
         tokens = round(length / step_seconds)
+        generated = plugin.generated
         plugin.finish(
-            80, arrival=end - 1.1, first_token=end - 1.0, last_token=end, output_tokens=tokens + 1
+            80,
+            arrival=end - 1.1,
+            first_token=end - 1.0,
+            last_token=end,
+            output_tokens=tokens + 1,
         )
+        plugin.generated = generated  # it has been counted
 
 
 @pytest.mark.parametrize(
@@ -109,8 +101,7 @@ def test_the_measured_speedup_decides_not_the_acceptance(
     accepted, step_seconds, verdict, by_acceptance
 ):
     """For the model and for each temperature; the time saved or lost follows from it."""
-    server = Decoding()
-    server.decode(120, accepted=accepted, step_seconds=step_seconds, plugin=PluginEnd(server))
+    server = Decoding().decode(120, accepted=accepted, step_seconds=step_seconds)
     for judged in (server.model().judgement, server.temperature("0.7-1").judgement):
         assert (judged.verdict, judged.basis, judged.by_acceptance) == (
             verdict,
@@ -128,8 +119,7 @@ def test_the_measured_speedup_decides_not_the_acceptance(
 
 def test_the_report_has_speedup_loads_and_time_saved():
     """From polls of a page and reports alone, as in production."""
-    server = Decoding()
-    server.decode(120, accepted=0.35, plugin=PluginEnd(server))
+    server = Decoding().decode(120, accepted=0.35)
     engine, cold, hot = server.engines()[KEY], server.temperature("0"), server.temperature("0.7-1")
     speed = engine.speed
     # Of each request's tokens, the first is the only one of its step.
@@ -145,7 +135,6 @@ def test_the_report_has_speedup_loads_and_time_saved():
     assert (hot.speedup.ratio, cold.saved_seconds) == (pytest.approx(1.64, rel=0.02), 0)
     (load,) = [load for load in engine.loads if load.steps]
     assert load.running == "3-4"
-    # The first poll accepted something, but too little to trust the page's steps by.
     assert (load.seconds, load.tokens) == pytest.approx((4 * 120, 4 * 120 / 0.025 * 2.05))
     assert {load.running: load.plain_seconds for load in server.model().loads} == dict.fromkeys(
         ("1", "2", "3-4", "5-8", "9-16"), pytest.approx(0.02)
@@ -183,9 +172,8 @@ def test_where_drafting_pays_only_at_light_load_the_advice_is_a_schedule():
 
     Not at once: about 5 requests run on average, near the 3 from which on it does.
     """
-    server = Decoding()
-    plugin = PluginEnd(server, speculation=Speculation("eagle", 3, per_batch_size=True))
-    server.decode(30, accepted=0.5, step_seconds=0.025, running=2, plugin=plugin)
+    server = Decoding(Speculation("eagle", 3, per_batch_size=True))
+    server.decode(30, accepted=0.5, step_seconds=0.025, running=2)
     server.decode(20, accepted=0.5, step_seconds=0.1, running=16)
     assert server.model().advice == Advice(
         schedule=((1, 2, 2), (3, 9, 1), (10, 16, 0)), can_schedule=True
@@ -208,8 +196,7 @@ def test_each_load_s_costs_are_of_the_drafts_there():
 )
 def test_without_a_baseline_of_the_model_the_rule_of_thumb_decides(baseline, withheld):
     """Time saved and lost are unknown then, not 0."""
-    server = Decoding(plain_steps=baseline)
-    server.decode(120, accepted=0.35, plugin=PluginEnd(server))
+    server = Decoding(plain_steps=baseline).decode(120, accepted=0.35)
     model = server.model()
     assert (model.judgement.verdict, model.judgement.basis) == (
         Verdict.NET_NEGATIVE,
@@ -221,8 +208,7 @@ def test_without_a_baseline_of_the_model_the_rule_of_thumb_decides(baseline, wit
 
 def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
     """A speedup is of now, and a counter is of all time."""
-    server = Decoding()
-    server.decode(120, accepted=0.35, plugin=PluginEnd(server))
+    server = Decoding().decode(120, accepted=0.35)
     before = server.engines()[KEY].loads
     server.fail()
     hot = server.temperature("0.7-1")
@@ -234,7 +220,7 @@ def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
 
 def test_decoding_is_counted_by_load_on_plain_pods_too():
     """Prometheus compares the pods that speculate with them."""
-    server = Decoding(speculating=False)
+    server = Decoding(None)
     server.decode(10, step_seconds=0.05)
     server.decode(10, running=1, step_seconds=0.02)
     loads = {load.running: load for load in server.engines()[KEY].loads}
@@ -244,54 +230,70 @@ def test_decoding_is_counted_by_load_on_plain_pods_too():
     assert server.model().speed is None
 
 
-@pytest.mark.parametrize(
-    ("page", "withheld"),
-    [
-        ({"start": None}, Withheld.NO_STEPS),  # several API servers count a step several times
-        ({"per_token": True}, Withheld.ITL_PER_TOKEN),  # vLLM's sum ÷ count is 2.5 times too small
-    ],
-)
-def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
-    """Also where it reports only with every fourth poll."""
-    without, observed = Decoding(), Decoding()
-    without.decode(60, **page)
-    assert (without.model().speed.speedup, without.model().speed.withheld) == (None, withheld)
-    assert without.engines()[KEY].loads == ()
-    observed.decode(60, **page, plugin=PluginEnd(observed))
-    assert observed.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025, rel=0.01)
-    (load,) = [load for load in observed.model().loads if load.steps]
+@pytest.mark.parametrize("speculation", [EAGLE, None])
+def test_without_a_plugin_there_is_acceptance_and_the_rule_of_thumb(speculation):
+    """A page does not time steps: no speedup, and no counters of them that would stay at 0."""
+    server = Decoding(speculation, has_plugin=False).decode(120, accepted=0.2)
+    model = server.model()
+    assert server.engines()[KEY].loads == ()
+    assert model.contexts == {}
+    if speculation is None:
+        assert model.speed is None
+    else:
+        assert (model.speed.speedup, model.speed.withheld) == (None, Withheld.NO_STEPS)
+        assert (model.judgement.by_acceptance, model.judgement.basis) == (
+            Verdict.NET_NEGATIVE,
+            Basis.ACCEPTANCE,
+        )
+
+
+def test_a_plugin_that_reports_seldom_tells_all_since_its_last_report():
+    seldom = Decoding().decode(60, every=4)
+    speed = seldom.model().speed
+    assert speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025, rel=0.01)
+    assert speed.steps.drafted_share == pytest.approx(1)
+    (load,) = [load for load in seldom.model().loads if load.steps]
     assert load.first_token_seconds == pytest.approx(0.3)
-    seldom = Decoding()
-    seldom.decode(60, **page, plugin=PluginEnd(seldom), every=4)
-    assert seldom.model().speed.steps.drafted_share == pytest.approx(1), (
-        "of all drafts since the last report"
-    )
-    for server in (without, observed):
-        limitations = server.engines()[KEY].limitations
-        assert (Limitation.ITL_PER_TOKEN in limitations) == (withheld is Withheld.ITL_PER_TOKEN)
 
 
-@pytest.mark.parametrize("accepted", [0.0, 0.05, 0.9])
-def test_inter_token_latency_by_step_is_never_taken_for_one_by_token(accepted):
-    """At any acceptance rate, down to 0, where both are alike."""
-    server = Decoding().decode(60, accepted=accepted)
-    assert Limitation.ITL_PER_TOKEN not in server.engines()[KEY].limitations
-    expected = (1 + 3 * accepted) * 0.02 / 0.025
-    assert server.model().speed.speedup.ratio == pytest.approx(expected, rel=0.01)
+def test_steps_come_from_the_plugin_where_the_page_is_a_sum_over_several_servers_too():
+    server = Decoding().decode(60, start=None)
+    assert server.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025, rel=0.01)
 
 
-def test_a_vllm_without_step_times_is_told_from_an_idle_one():
+def test_what_vllm_counted_before_its_plugin_came_is_of_no_steps():
+    """Such as an hour of prompts, which would make the first second's steps look full of them."""
+    server = Decoding(has_plugin=False).decode(60)
+    server.plugin = PluginEnd(server)
+    server.plugin.tick()
+    server.decode(5)
+    (load,) = [load for load in server.model().loads if load.steps]
+    assert load.running == "3-4"
+    assert load.first_token_seconds == pytest.approx(0.3)
+    assert server.model().speed.steps.first_tokens == pytest.approx(5, abs=1)
+
+
+def test_a_prefill_longer_than_polls_counts_once_a_request_decodes():
+    """Its steps come with no decoding, so they belong to the next ones with any."""
+    server = Decoding().decode(30)
+    before = server.model().speed.steps.engine_seconds
+    prefill = StepTally(steps=10, seconds=4.0)
+    server.told[0] = prefill
+    server.decode(3)
+    assert server.model().speed.steps.engine_seconds == pytest.approx(before + 3 + 4)
+
+
+def test_a_vllm_whose_plugin_counts_is_told_from_one_without():
     """An idle one will have a speedup, and the other never will."""
-    assert Decoding().model().speed.withheld is Withheld.TOO_LITTLE
-    old = Decoding()
-    del old.engine.counters[Counter.DECODE_SECONDS]
-    assert old.decode(3).model().speed.withheld is Withheld.NO_STEPS
+    idle = Decoding()
+    idle.plugin.tick()
+    idle.poll(idle.engine.polls[-1])
+    assert idle.model().speed.withheld is Withheld.TOO_LITTLE
+    assert Decoding(has_plugin=False).model().speed.withheld is Withheld.NO_STEPS
 
 
 def test_adaptive_verification_leaves_no_break_even_acceptance():
     """vLLM's acceptance rate is over drafts that it may not have verified."""
-    server = Decoding()
-    adaptive = Speculation("eagle", 3, adaptive_verification=True)
-    server.decode(60, plugin=PluginEnd(server, speculation=adaptive))
+    server = Decoding(Speculation("eagle", 3, adaptive_verification=True)).decode(60)
     assert server.engines()[KEY].speed.speedup is not None
     assert server.engines()[KEY].speed.break_even_acceptance is None

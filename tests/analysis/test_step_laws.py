@@ -24,9 +24,9 @@ def plain_seconds(law, cell):
     return seconds_per_token(law, cell, 0)
 
 
-def off(law, cell, curve, *, plugin=True, requests=REQUESTS):
+def off(law, cell, curve, *, requests=REQUESTS):
     """How far the shown speedup is from the truth; None if it is withheld."""
-    model, actual_seconds = shown(law, cell, curve, plugin=plugin, requests=requests)
+    model, actual_seconds = shown(law, cell, curve, requests=requests)
     if model.speed.speedup is None:
         return None
     return model.speed.speedup.ratio - plain_seconds(law, cell) / actual_seconds
@@ -61,13 +61,6 @@ def test_it_is_the_law_s_whatever_the_context_and_the_cache(law, cell, curves):
     assert off(law, cell, curves(law), requests=FEW) == pytest.approx(0, abs=BAR)
 
 
-@pytest.mark.parametrize("law", [LAB, H100], ids=["lab", "gpu"])
-def test_by_the_page_alone_it_is_too(law, curves):
-    """The page tells less of a step, which is enough where requests decode most of the time."""
-    cell = Cell(8, 1900, 64, is_warm=True)
-    assert off(law, cell, curves(law), plugin=False, requests=FEW) == pytest.approx(0, abs=BAR)
-
-
 # Short outputs of new prompts, which hold more prefill than anything else: in one step, in chunks,
 # and more of them than steps can take in, so that requests wait.
 HARD = [
@@ -94,7 +87,7 @@ def test_a_baseline_of_one_context_is_right_there_and_withheld_elsewhere(curves)
     curve = curves(LAB, prompts=(20,))
     near, far = Cell(8, 20, 128, is_warm=True), Cell(8, 1900, 64, is_warm=True)
     assert off(LAB, near, curve, requests=FEW) == pytest.approx(0, abs=BAR)
-    model, _ = shown(LAB, far, curve, plugin=True, requests=FEW)
+    model, _ = shown(LAB, far, curve, requests=FEW)
     assert (model.speed.speedup, model.speed.withheld) == (None, Withheld.CONTEXT)
 
 

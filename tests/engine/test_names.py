@@ -34,9 +34,6 @@ def expected_counters(known, truth):
     if known["arch"] == "v1" and truth["spec"] is not None:
         expected |= {counter: truth["spec"][counter] for counter in SPECULATION}
     return expected | {
-        Counter.STEPS: histograms["iteration_tokens"]["count"],
-        Counter.DECODE_STEPS: histograms["itl"]["count"],
-        Counter.DECODE_SECONDS: pytest.approx(histograms["itl"]["sum"], abs=1e-5),
         Counter.FIRST_TOKENS: histograms["ttft"]["count"],
         Counter.TTFT_SECONDS: pytest.approx(histograms["ttft"]["sum"], abs=1e-5),
         Counter.PREFILLED: histograms["prefill"]["count"],

@@ -105,7 +105,6 @@ async def test_a_filtered_page_is_used_and_gives_the_same(vllm, source):
     assert (vllm.whole, vllm.part) == (1, 4)
     assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
         "vllm:generation_tokens_created",
-        "vllm:inter_token_latency_seconds_sum",
         "vllm:request_prefill_time_seconds_sum",
         "vllm:request_queue_time_seconds_sum",
         "vllm:time_to_first_token_seconds_sum",

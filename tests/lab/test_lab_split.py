@@ -81,6 +81,37 @@ async def test_each_bucket_has_its_own_requests_numbers_which_sum_to_vllms(obser
         assert after.value("specdec_plugin_info", state="observing") == 1
 
 
+async def test_the_steps_that_the_plugin_tells_are_vllms_own_to_the_step(observed):
+    """As many, with as many tokens, and as long: what a speedup is computed from.
+
+    vLLM stamps the same steps a little later.
+    """
+    await observed.start()
+    async with sidecar(observed) as ours:
+        theirs_before, before = await settled(observed, ours)
+        sent = await send(observed.url, {0.2: 1, 0.6: 1, 1.2: 1}, 30, model="lab")
+        assert (sent.failed, sent.completed) == (0, 30)
+        theirs, _ = await settled(observed, ours)
+        name = "vllm:inter_token_latency_seconds"
+        grown = theirs.since(theirs_before)
+        decoded = grown.sum("vllm:generation_tokens_total") - grown.sum(
+            "vllm:time_to_first_token_seconds_count"
+        )
+        after = await page_until(
+            ours,
+            lambda page: (
+                page.since(before).sum("specdec_decode_steps_total") >= grown.sum(f"{name}_count")
+            ),
+        )
+
+    told = after.since(before)
+    assert told.sum("specdec_decode_steps_total") == grown.sum(f"{name}_count")
+    assert told.sum("specdec_decode_tokens_total") == decoded
+    assert told.sum("specdec_decode_seconds_total") == pytest.approx(
+        grown.sum(f"{name}_sum"), rel=0.02
+    )
+
+
 TIMES = ("time_to_first_token", "time_per_output_token", "duration")
 ENGINE_TIMES = tuple(
     f"vllm:request_{name}_seconds"

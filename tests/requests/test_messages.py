@@ -173,7 +173,7 @@ WRONG_REPORT = (
     cell(numbers=[0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 2]),  # drafts of 1 and of 2, 2 accepted of each
     {"requests": [[70, 0, 7, None]]},
     {"requests": [[70, 0, 7, None, WARM, 1]]},
-    *(steps(decodes=decodes) for decodes in (0, -1, True, 1.5)),
+    *(steps(decodes=decodes) for decodes in (-1, True, 1.5)),
     *(steps(context=21), steps(is_mixed=1), steps(request_seconds=-0.5), steps(steps=1.5)),
     {"steps": [[8, 5, False, [*STEPS.values(), 1]]]},
     {"steps": [[8, [*STEPS.values()]]]},

@@ -129,6 +129,48 @@ def test_a_step_counts_the_requests_that_decode_and_the_time_since_the_last_step
     plain.until(lambda: plain.only.tables["steps"], expected)
 
 
+def test_a_step_that_only_prefills_counts_by_itself_from_when_it_was_scheduled(plain, made, clock):
+    """So all steps together are the time that the engine worked, idle time left out."""
+    scheduler = made(*map(request, "ab"))
+    for name in "ab":
+        clock.at += 1000  # idle
+        scheduler._specdec.before_schedule()
+        clock.at += 0.3
+        scheduler.step({}, computes={name: 200})  # a part of the prompt
+        scheduler._specdec.before_schedule()
+        clock.at += 0.5
+        scheduler.step({name: (0, 1)})
+        scheduler._specdec.before_schedule()
+        clock.at += 0.1
+        scheduler.step({name: (3, 2)})
+        scheduler.end(name)
+
+    def only_prefilled(number, seconds, prefill):
+        return steps(number, seconds, 0, 0.0, 0, drafts=0, context=0, prefill=prefill)
+
+    expected = {
+        (0, 0, True): only_prefilled(2, 0.6, 400),
+        (0, 0, False): only_prefilled(2, 1.0, 2),
+        (1, 4, False): steps(2, 0.2, 2, 0.2, 4, drafts=2, context=204),
+    }
+    plain.until(lambda: plain.only.tables["steps"], expected)
+
+
+def test_the_step_that_was_in_flight_when_the_engine_became_idle_is_none(plain, made, clock):
+    """With async scheduling one more is under way when a request ends; nobody knows its length."""
+    scheduler = made(request("a", max_tokens=3))
+    scheduler.step({"a": (0, 1)})
+    scheduler.schedule()
+    scheduler.schedule()
+    clock.at += 0.1
+    scheduler.step({"a": (3, 2)})
+    clock.at += 50
+    scheduler.step({}, computes={"a": 4})
+    plain.until(lambda: len(plain.only.done), 1)
+    seconds = [row["seconds"] for row in plain.only.tables["steps"].values()]
+    assert sum(seconds) == pytest.approx(0.1)
+
+
 def test_a_preempted_request_that_is_listed_as_new_again_has_no_second_prefill(plain, made, clock):
     """As with vLLM's model runner V2, which receives everything about it again."""
     scheduler = made(*map(request, "ab"))
@@ -829,7 +871,7 @@ def test_a_pause_and_a_round_that_schedules_nothing_are_no_steps(gap, stages, pl
     counted = scheduler._specdec.step_count
     scheduler.end(*"abcd")
 
-    timed = 20 - 1
+    timed = 20  # the first one after the gap, too: from when vLLM scheduled it
     plain.until(lambda: len(plain.only.done), 4)
     (row,) = plain.only.tables["steps"].values()
     assert (row["steps"], row["decodes"]) == (timed, 4 * timed)

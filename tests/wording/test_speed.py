@@ -9,7 +9,11 @@ from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.law import Miss
 from sidecar.analysis.speed.speedup import Held
 from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.cli import parser
+from sidecar.commands.sidecar_status import status_lines
+from sidecar.export.page import content
+from sidecar.export.status import status
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from sidecar.wording.law import law_lines, miss_lines
@@ -20,7 +24,17 @@ from sidecar.wording.speed import (
     why_withheld,
 )
 from tests.analysis.analysis_tools import faster
-from tests.export.reports import judgement, model, report, speed, speedup, timed, timed_model
+from tests.export.reports import (
+    NEVER_CONNECTED,
+    judgement,
+    model,
+    report,
+    shown,
+    speed,
+    speedup,
+    timed,
+    timed_model,
+)
 
 MEASURED = PlainStepTimes(
     running=(1.0, 16.0),
@@ -36,7 +50,8 @@ MEASURED = PlainStepTimes(
 
 def withheld(why, **changes):
     found = speed(withheld=why)
-    steps = found.steps.holding(9000.0)
+    decodes = found.steps.decode_steps
+    steps = found.steps._replace(context_tokens=9000.0 * decodes, context_steps=decodes)
     return model(speed=replace(found, steps=steps), plain_steps=MEASURED, **changes)
 
 
@@ -86,6 +101,24 @@ def test_where_a_baseline_does_not_help_the_answer_says_so_first():
     assert text.endswith("`. Not measured; by the rule of thumb, speculation pays on average.")
     without = answer(report(model())).text  # without any baseline
     assert without == "Not measured; by the rule of thumb, speculation pays on average."
+
+
+def test_without_a_plugin_one_sentence_says_what_it_would_add():
+    """It is the plug-in's state; with a baseline, the answer says first that it does not help."""
+    untimed = replace(speed(withheld=Withheld.NO_STEPS), steps=None)
+    no_split = NoSplit(NoSplitReason.NOT_CONNECTED)
+    for times, begin in ((None, "Not measured; by"), (MEASURED, "No speedup: only the plug-in")):
+        tree = report(
+            model(speed=untimed, no_split=no_split, plain_steps=times), plugin=NEVER_CONNECTED
+        )
+        assert answer(tree).text.startswith(begin)
+        document = status(shown(tree))
+        [notes] = [one["notes"] for one in document["models"]]
+        lacks = "there is no split by temperature and no measured speedup"
+        assert [lacks in note for note in notes].count(True) == 1
+        assert not any("No speedup for" in note for note in notes)
+        printed = " ".join(status_lines(document, "URL"))
+        assert printed.count(lacks) == content(shown(tree)).count(lacks) == 1
 
 
 def test_a_held_speedup_is_shown_with_its_age():

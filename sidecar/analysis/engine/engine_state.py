@@ -14,24 +14,15 @@ from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
 from sidecar.analysis.engine.latency import Latency, latency
 from sidecar.analysis.engine.polled_load import PolledLoadWindow
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
-from sidecar.analysis.speed.late_intervals import LateIntervals
 from sidecar.analysis.speed.speedup import LoadTotals
-from sidecar.analysis.speed.steps import (
-    Interval,
-    StepCheck,
-    StepClock,
-    Steps,
-    counter_growth,
-    reported_steps,
-)
-from sidecar.analysis.speed.withheld import Withheld
+from sidecar.analysis.speed.steps import Prefill, Steps, counter_growth, reported_steps
+from sidecar.analysis.split.life import NO_STEPS, LifeSteps
 from sidecar.analysis.windows.counters import HistogramWindow
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
-from sidecar.requests.messages import StepTally
 from sidecar.settings import Settings
 
 _IMPRECISION: Final = 0.02  # of counters that are read one after the other
@@ -51,7 +42,6 @@ class Limitation(StrEnum):
     RUST_FRONTEND = "rust_frontend"
     NOTHING_DRAFTED = "nothing_drafted"  # and the counters of drafts do not say that it speculates
     SEVERAL_SENDERS = "several_senders"
-    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
     CONTRADICTORY_COUNTERS = "contradictory_counters"
 
 
@@ -72,18 +62,13 @@ class EngineState:
         self.latest: EngineSnapshot | None = None
         self._several_processes = False
         self._contradicts_itself = False  # whether more tokens were accepted than drafted
-        self._check = StepCheck()
-        self._clock = StepClock()
-        self._late = LateIntervals()
         self.loads = LoadTotals()
-        self.is_reported = False  # whether the plug-in has reported steps
-        # of vLLM's counters, since the last report of steps
-        self._unreported: Mapping[Counter, float] = {}
-        self._unreported_seconds = 0.0
+        self.has_steps = False  # whether a plug-in has told any
+        self.await_steps()
 
         # share of the requests with a prefix-cache hit whose last block is computed again
         self.drops_block = 0.5
-        self._interval = Interval()  # between the last two polls
+        self._prefill = Prefill()  # between the last two polls
         # what a decoding request holds by the plug-in's last sample, in tokens, and when it was
         self._sampled_context: float | None = None
         self._sampled_at = -math.inf
@@ -91,8 +76,6 @@ class EngineState:
         # growth of vLLM's counters between the last two polls; ``counted`` is that of its drafts
         self.grown: Mapping[Counter, float] | None = None
         self.counted = Counted()
-        # between the last two polls; None if the page does not show them
-        self.steps: Steps | None = None
         self.seen_at = 0.0
         self.block_tokens = 0  # the size of a block of its KV cache; 0 if unknown
 
@@ -146,29 +129,17 @@ class EngineState:
         self.held = after
 
         if has_restarted:
-            self._check = StepCheck()
-            self._clock = StepClock()
-            self._late = LateIntervals()
-            self._unreported = {}
-            self._unreported_seconds = 0.0
+            self.await_steps()
             self.polled_load = PolledLoadWindow()  # it may have speculated until then
 
         self.grown = None
         self.counted = Counted()
-        self.steps = None
         if before is not None and self.seen_at < at:
             grown = counter_growth(before.counters, after.counters, has_restarted=has_restarted)
-            is_late = Trait.RUST_FRONTEND in snapshot.traits
-            if is_late:
-                grown = self._late.on_time(grown)
             self.grown = grown
-            # Between two polls, intervals that come late say nothing of how many there were.
-            self._check.add(after.counters if is_late else grown)
             self._observe_acceptance(grown)
             self.counted = self._counted(grown)
-            self._interval = self._since_last(at, snapshot)
-            if not is_sum and self._check.trusts_page:
-                self.steps = self._clock.counted(grown, self._interval)
+            self._prefill = self._prefill_of(grown, snapshot)
 
         self.past.grow(self.counted)
         self.past.mark(at, snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0))
@@ -193,31 +164,20 @@ class EngineState:
         )
         self.block_tokens = snapshot.kv_cache_block_tokens
 
-    def _since_last(self, at: float, snapshot: EngineSnapshot) -> Interval:
-        """What is known of the time since the last poll; ``grown`` is its growth."""
-        grown = self.grown or {}
-        prefill = self._interval.prefill_seconds
-        queue = self._interval.queue_seconds
+    def _prefill_of(self, grown: Mapping[Counter, float], snapshot: EngineSnapshot) -> Prefill:
+        """What is known of prefill since the last poll; a mean that is not new stays."""
+        seconds = self._prefill.seconds
+        queue = self._prefill.queue_seconds
         if grown.get(Counter.PREFILLED) and Counter.PREFILL_SECONDS in grown:
-            prefill = grown[Counter.PREFILL_SECONDS] / grown[Counter.PREFILLED]
+            seconds = grown[Counter.PREFILL_SECONDS] / grown[Counter.PREFILLED]
             queue = grown.get(Counter.QUEUE_SECONDS, 0.0) / grown[Counter.PREFILLED]
 
-        ran = self.running
-        runs = snapshot.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
-        return Interval(
-            seconds=at - self.seen_at,
-            is_busy=min(ran, runs) > 0,
-            prefill_seconds=prefill,
+        return Prefill(
+            seconds=seconds,
             queue_seconds=queue,
             block=snapshot.kv_cache_block_tokens,
             drops_block=self.drops_block,
         )
-
-    def sample(self, at: float, tally: StepTally) -> None:
-        """Takes in what the plug-in has counted since the last poll, at ``at``."""
-        if tally.decodes and tally.context_tokens:
-            self._sampled_context = tally.context_tokens / tally.decodes
-            self._sampled_at = at
 
     def context(self, at: float) -> float | None:
         """The tokens that a decoding request holds, on average, at a poll's time.
@@ -237,48 +197,37 @@ class EngineState:
         tokens = (recent.prompt_tokens + recent.generated_tokens / 2) / recent.requests
         return None if math.isnan(tokens) or tokens <= 0 else tokens
 
-    def reported(self, grown: Mapping[Counter, float], tally: StepTally) -> Steps | None:
-        """Steps that the plug-in reports anew; None without any.
+    def await_steps(self) -> None:
+        """No plug-in counts steps, or it begins anew: what vLLM has counted so far is of none."""
+        self._told = NO_STEPS  # without any decoding so far
+        self._untold: Mapping[Counter, float] = {}  # of vLLM's counters, since the last steps
 
-        They include what vLLM has counted since the plug-in's last report.
+    def reported(self, told: LifeSteps) -> Steps | None:
+        """What was decoded by the steps that the plug-in tells anew; None if nothing.
+
+        It includes what vLLM has counted, and any steps of prefill, since there were such steps
+        last.
         """
-        if grown.get(Counter.GENERATION_TOKENS, 0.0) > grown.get(Counter.FIRST_TOKENS, 0.0):
-            self._unreported = {
-                name: growth + self._unreported.get(name, 0.0) for name, growth in grown.items()
-            }
+        if told.decoding.context_tokens and told.decoding.decodes:
+            self._sampled_context = told.decoding.context_tokens / told.decoding.decodes
+            self._sampled_at = self.seen_at
+        if self.grown is None:  # its first page: what is told may be from before it
+            return None
 
-        self._unreported_seconds += self._interval.seconds
-        since = replace(self._interval, seconds=self._unreported_seconds)
-        steps = reported_steps(tally, self._unreported, since)
+        self._told += told
+        self._untold = {
+            name: growth + self._untold.get(name, 0.0) for name, growth in self.grown.items()
+        }
+        steps = reported_steps(self._told, self._untold, self._prefill)
         if steps is not None:
-            self.is_reported = True
-            self._unreported = {}
-            self._unreported_seconds = 0.0
-
+            self.has_steps = True
+            self.await_steps()
         return steps
 
     @property
     def speculates(self) -> bool:
         """Whether vLLM exports the number of drafts."""
         return self.latest is not None and Counter.DRAFTS in self.latest.counters
-
-    @property
-    def untimed(self) -> Withheld | None:
-        """Why the page does not time steps; None if it does."""
-        if self._check.per_token:
-            return Withheld.ITL_PER_TOKEN
-
-        is_timed = self.latest is not None and Counter.DECODE_SECONDS in self.latest.counters
-        if not is_timed or self._several_processes:
-            return Withheld.NO_STEPS
-        return None
-
-    @property
-    def idle(self) -> Withheld:
-        """Why there may be no steps to show."""
-        if self.untimed is not None and not self.is_reported:
-            return self.untimed
-        return Withheld.TOO_LITTLE
 
     @property
     def waiting(self) -> float:
@@ -386,7 +335,6 @@ class EngineState:
             Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
             Limitation.SEVERAL_PROCESSES: self._several_processes,
             Limitation.RUST_FRONTEND: is_rust,
-            Limitation.ITL_PER_TOKEN: bool(self._check.per_token),
             Limitation.CONTRADICTORY_COUNTERS: self._contradicts_itself,
         }
         return frozenset(limitation for limitation, holds in limited.items() if holds)

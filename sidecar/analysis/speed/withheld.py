@@ -6,8 +6,7 @@ from enum import StrEnum
 class Withheld(StrEnum):
     """Why there is no speedup; what each means and asks for is in ``wording``."""
 
-    NO_STEPS = "no_steps"  # vLLM does not export the step times, or several API servers count steps
-    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password; ITL does not measure steps
+    NO_STEPS = "no_steps"  # no plug-in counts the engine's steps
     NO_REFERENCE = "no_reference"  # the time of a plain step is unknown
     OTHER_MODEL = "other_model"  # the baseline is of other models
     LOAD = "load"  # the baseline does not cover the number of running requests

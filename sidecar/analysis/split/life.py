@@ -23,7 +23,38 @@ from sidecar.requests.tables import CellKey, Ending
 from sidecar.requests.tally import NO_REQUESTS, Numbers, Tally, tally_of
 
 Cells = Mapping[CellKey, Numbers]
-NO_STEPS: Final = StepTally()
+_NONE: Final = StepTally()
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSteps:
+    """A life's engine steps: those in which any request decodes, and those that only prefill."""
+
+    decoding: StepTally = _NONE
+    prefilling: StepTally = _NONE
+
+    @classmethod
+    def of(cls, cells: Mapping[StepKey, StepTally]) -> "LifeSteps":
+        """The sums of a report's cells."""
+        decoding = (tally for key, tally in cells.items() if key.decodes)
+        prefilling = (tally for key, tally in cells.items() if not key.decodes)
+        return cls(sum(decoding, _NONE), sum(prefilling, _NONE))
+
+    @property
+    def number(self) -> int:
+        """Of both."""
+        return self.decoding.steps + self.prefilling.steps
+
+    def __add__(self, other: "LifeSteps") -> "LifeSteps":
+        """The sum of both."""
+        return LifeSteps(self.decoding + other.decoding, self.prefilling + other.prefilling)
+
+    def __sub__(self, before: "LifeSteps") -> "LifeSteps":
+        """The growth since ``before``."""
+        return LifeSteps(self.decoding - before.decoding, self.prefilling - before.prefilling)
+
+
+NO_STEPS: Final = LifeSteps()
 # The plug-in has at most 1,024 combinations of keys, and one for each temperature past these.
 MOST_CELLS: Final = 2_048
 _MOST_STEP_CELLS: Final = 2_048
@@ -48,7 +79,7 @@ class Cut:
     total: Tally = NO_REQUESTS
     cells: Cells = field(default_factory=dict)
     endings: Mapping[Ending, Tally] = field(default_factory=dict)
-    steps: StepTally = NO_STEPS
+    steps: LifeSteps = NO_STEPS
     generation_tokens: int = 0
     at: float | None = None
     heartbeat: int | None = None
@@ -228,7 +259,7 @@ class Life:
 
     # What it gives
 
-    def take_steps(self) -> StepTally:
+    def take_steps(self) -> LifeSteps:
         """The growth of the confirmed cut's steps since the last call.
 
         At the first call, it is the growth since this sidecar was listening.
@@ -317,8 +348,8 @@ class Life:
             size = sum(cell_size(key, numbers) for key, numbers in cells.items())
             total = tally_of(self._sum)
 
-        steps = sum(self._steps.values(), NO_STEPS)
-        if steps.steps < before.steps.steps:  # some rows had no room
+        steps = LifeSteps.of(self._steps)
+        if steps.number < before.steps.number:  # some rows had no room
             steps = before.steps
 
         has_gone_on = total != before.total or end.generation_tokens != before.generation_tokens

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sidecar.analysis.split.life import Cut
+from sidecar.analysis.split.life import Cut, LifeSteps
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.engine.identity import EngineKey
-from sidecar.requests.messages import Configuration, FinishedRequest, Hello, Speculation, StepTally
+from sidecar.requests.messages import Configuration, FinishedRequest, Hello, Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class CountedLife:
     began: float | None
     first: Cut
     cut: Cut
-    steps: StepTally
+    steps: LifeSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -259,6 +259,8 @@ class _Reported:
         """What was counted since the last call."""
         grown: dict[str, tuple[StepTally, StepTally]] = {}
         for (connection, key), tally in self._latest.items():
+            if not key.decodes:  # the law is of steps in which requests decode
+                continue
             growth = tally - self._taken.get((connection, key), _NO_STEPS)
             pure, mixed = grown.get(self._models[connection], (_NO_STEPS, _NO_STEPS))
             both = (pure, mixed + growth) if key.is_mixed else (pure + growth, mixed)

@@ -10,7 +10,6 @@ from aiohttp.test_utils import TestServer
 from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.judgement import Verdict
-from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.web import make_web
@@ -75,7 +74,6 @@ def without_plugin():
 
 ADAPTIVE = Speculation("eagle3", 6, adaptive_verification=True)
 LOSSY = Speculation("eagle3", 6, rejection_sample_method="fly")
-BY_TOKEN = reports.speed(withheld=Withheld.ITL_PER_TOKEN)
 STATES = (  # what the page says, and the name of its picture
     (
         mixed(),
@@ -100,11 +98,6 @@ STATES = (  # what the page says, and the name of its picture
         greedy(GOOD, 0.82, LOSSY),
         "part of the acceptance rate comes at the cost of quality",
         "lossy",
-    ),
-    (
-        greedy(GOOD, 0.82, speed=BY_TOKEN),
-        "so it does not show how long a step takes",
-        "itl-by-token",
     ),
     (
         reports.report(scrape=reports.down(BadStatus(500))),

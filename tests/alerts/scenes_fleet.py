@@ -71,14 +71,17 @@ def across_pods():
         Pod("hovers", namespace="hovers").drafting(5, plan(*[(6, 0.36), (3, 0.5)] * 15)),
     )
     yield Scene(
-        "pods that begin low where their model was not, and are replaced before they can fire",
-        ACROSS,
-        at=(90, 140, 190),
-        fleet=[across("dropped", "critical", until=140)],
-        reads=(LOW, COLLAPSED, SLOWER),
+        "pods that begin low where their model was not page by themselves, however soon replaced",
+        LOW,
+        at=(90, 111, 141),
+        reads=(COLLAPSED, SLOWER),
     ).with_pods(
         before("dropped", 98),
-        *replaced("dropped", 0.3, namespace="dropped", minutes=range(96, 144, 8)),
+        *[
+            pod.fires(0.3, severity="critical", since=start + 6, until=start + 24)
+            for start in range(96, 144, 8)
+            for pod in replaced("dropped", 0.3, namespace="dropped", minutes=[start])
+        ],
     )
 
 

@@ -73,7 +73,7 @@ def across_pods():
     yield Scene(
         "pods that begin low where their model was not page by themselves, however soon replaced",
         LOW,
-        at=(90, 111, 141),
+        at=(90, 110, 140),
         reads=(COLLAPSED, SLOWER),
     ).with_pods(
         before("dropped", 98),

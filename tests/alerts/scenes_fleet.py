@@ -75,6 +75,7 @@ def across_pods():
         LOW,
         at=(90, 110, 140),
         reads=(COLLAPSED, SLOWER),
+        needs_prometheus=True,  # a new pod's own sidecar knows no past
     ).with_pods(
         before("dropped", 98),
         *[

@@ -525,6 +525,23 @@ def test_in_a_pause_after_traffic_a_core_that_left_after_one_draft_is_in_the_sum
     assert (shown(nameless), engine(nameless).coverage) == (301, 1.0)
 
 
+def test_a_life_of_the_vllm_before_is_not_taken_for_one_of_the_next_by_a_clock_set_back():
+    """Its start was later than the last poll, and its counts were in the sum once."""
+    server = Server(thresholds={"min_requests": 1}, server=None)
+    old = PluginEnd(server, 1, started=server.at + 3600).serve(80, drafts=26).tick()
+    server.poll(old.counted(), start=None)
+    old.close()
+    new = PluginEnd(server, 2)
+    for _ in range(3):
+        server.poll(snap(drafts=0), start=None)
+    for _ in range(30):
+        new.serve(drafts=10).tick()
+        server.poll(new.counted(), start=None)
+    for _ in range(5):
+        server.poll(snap(drafts=new.total.drafts + 26), start=None)
+    assert shown(server) == 300
+
+
 @IDS
 def test_a_plug_in_that_misses_drafts_is_withheld_and_comes_back_when_it_has_them(
     server_id,

@@ -118,6 +118,7 @@ class Life:
         self.heard_after = 0  # polls that had ended when it last said hello
         self.was_one_of_several = False  # another was connected as its engine at the same time
         self.has_counted = False  # its numbers have been part of the split
+        self.was_polled = False  # it was known at a good poll
 
         self.reports = 0
         self.lost = 0  # finished requests that could not be sent

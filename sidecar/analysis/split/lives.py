@@ -257,6 +257,8 @@ class Lives:
         self.view = LivesView(
             engines=self._view_engines(at), lives=lives, finished=tuple(self._take_finished())
         )
+        for life in self._lives.values():
+            life.was_polled = True
         self._polls += 1
         self._polled_at = at
         self._latest_poll = max(self._latest_poll, at)
@@ -314,9 +316,10 @@ class Lives:
 
         What is connected may be of either.
         """
-        # while the counters were in doubt, one of the new process may have come and gone
-        is_new = life.hello.started >= self._latest_poll
-        if not (life.connections or (is_new and not life.has_counted)):
+        # While the counters were in doubt, one of the new process may have come and gone. Its start
+        # alone does not tell, as a clock may have been set back since an older one began.
+        is_new = life.hello.started >= self._latest_poll and not life.was_polled
+        if not (life.connections or is_new):
             life.follow(Event.ENDED)
             return
 

@@ -525,6 +525,21 @@ def test_in_a_pause_after_traffic_a_core_that_left_after_one_draft_is_in_the_sum
     assert (shown(nameless), engine(nameless).coverage) == (301, 1.0)
 
 
+def test_between_two_polls_within_a_report_s_period_what_is_under_way_is_no_stranger_s(nameless):
+    """A stranger had told as many, and left: the first time nothing moved, it was in the sum."""
+    stranger = PluginEnd(nameless, 1).serve(80, drafts=4).tick()
+    nameless.poll(snap(drafts=0))
+    stranger.close()
+    own = PluginEnd(nameless, 2)
+    served(nameless, own, polls=30)
+    for _ in range(10):  # the step after the one with these 4 takes a second
+        nameless.poll(snap(drafts=own.total.drafts + 4), seconds=0.1)
+        assert shown(nameless) == 300
+    own.serve(drafts=4).tick()
+    nameless.poll(own.counted())
+    assert (shown(nameless), engine(nameless).coverage) == (304, 1.0)
+
+
 def test_a_life_of_the_vllm_before_is_not_taken_for_one_of_the_next_by_a_clock_set_back():
     """Its start was later than the last poll, and its counts were in the sum once."""
     server = Server(thresholds={"min_requests": 1}, server=None)

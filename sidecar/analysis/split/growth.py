@@ -22,6 +22,9 @@ ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM cou
 _UNKNOWN: Final = 0.5
 # Seconds for which the growth may be outside, and after which the next report is overdue.
 PATIENCE: Final = 30.0
+# Seconds without a count or a report after which nothing is under way: two periods of the plug-in's
+# reports, since it makes one only after a step, and at once where it was the last one.
+_QUIET_AFTER: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,7 @@ class Growth:
         self.now: Comparison | None = None
         # The last poll, beside what has been told so far: of what is under way, it lacks some.
         self.so_far: Comparison | None = None
-        # Whether nothing is under way: since the last poll, vLLM counted nothing, and no report
-        # came.
+        # Whether nothing is under way: for a while, vLLM counted nothing, and no report came.
         self.is_quiet = False
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
 
@@ -50,6 +52,7 @@ class Growth:
         self._is_new = False  # whether a report has come since the last poll
         self._reported_at: float | None = None  # the first poll at which the last report was there
         self._polled_at = 0.0
+        self._still_since = 0.0  # the first poll since which nothing has moved
 
         self._open: _Mark | None = None  # a poll after which no report was made yet
         self._closed: _Mark | None = None  # the latest one after which one was
@@ -105,7 +108,9 @@ class Growth:
 
         before = self.so_far
         self.so_far = Comparison(counted, self._told, self._told)
-        self.is_quiet = not is_new and before == self.so_far
+        if is_new or before != self.so_far:
+            self._still_since = at
+        self.is_quiet = at - self._still_since >= _QUIET_AFTER
         is_late = at - self._reported_at >= PATIENCE or not is_connected
         closed = self._closed
         self._note_mark(closed)
@@ -201,6 +206,7 @@ class Growth:
         if self._off_since is not None:
             self._off_since = at
 
+        self._still_since = at
         self._open = self._closed = None
         self._marks = deque(replace(mark, at=at) for mark in self._marks)
 

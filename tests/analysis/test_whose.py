@@ -540,6 +540,36 @@ def test_between_two_polls_within_a_report_s_period_what_is_under_way_is_no_stra
     assert (shown(nameless), engine(nameless).coverage) == (304, 1.0)
 
 
+def test_a_stranger_that_left_hides_no_engine_core_whose_counts_are_just_what_is_missing(nameless):
+    """As one of a vLLM whose restart no counter showed. The core's counts stayed out for good."""
+    stranger = PluginEnd(nameless, 1).serve(80, drafts=7).tick()
+    nameless.poll(snap(drafts=0))
+    stranger.close()
+    first = PluginEnd(nameless, 2, started=nameless.at).serve(drafts=26).tick()
+    nameless.poll(first.counted())
+    first.close()
+    second = PluginEnd(nameless, 3, started=nameless.at)
+    for _ in range(60):
+        second.serve(drafts=10).tick()
+        nameless.poll(snap(drafts=26 + second.total.drafts))
+    rest(nameless, second, 26)
+    assert (shown(nameless), engine(nameless).coverage) == (626, 1.0)
+
+
+def test_of_two_that_left_and_told_alike_none_is_in_the_sum_if_one_s_counts_are_missing(nameless):
+    """Nothing tells which of them it was, so coverage says that they are missing."""
+    for connection, temperature in (1, 0), (2, 80):
+        one = PluginEnd(nameless, connection).serve(temperature, drafts=26).tick()
+        nameless.poll(snap(drafts=26))
+        one.close()
+    own = PluginEnd(nameless, 3, started=nameless.at)
+    for _ in range(60):
+        own.serve(drafts=10).tick()
+        nameless.poll(snap(drafts=26 + own.total.drafts))
+    rest(nameless, own, 26)
+    assert (shown(nameless), engine(nameless).coverage) == (600, pytest.approx(600 / 626))
+
+
 def test_a_life_of_the_vllm_before_is_not_taken_for_one_of_the_next_by_a_clock_set_back():
     """Its start was later than the last poll, and its counts were in the sum once."""
     server = Server(thresholds={"min_requests": 1}, server=None)

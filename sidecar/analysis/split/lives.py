@@ -416,7 +416,9 @@ class Lives:
     def _find_exact(self, engine: EngineLives, tolerance: float) -> None:
         """Confirms lives without an id that told just what vLLM has beyond the engine's others.
 
-        Their growth alone says too little, as of one that has left after a few requests.
+        Their growth alone says too little, as of one that has left after a few requests. Of the
+        others, either all told what vLLM has, or those that are known to: one that was a stranger
+        hides no other.
         """
         current = engine.current
         if current is None or not current.connections:
@@ -426,21 +428,43 @@ class Lives:
         if now is None:
             return
 
-        told = {life.hello.start: life.latest.totals for life in engine.lives if life.latest}
+        known = [
+            life for life in engine.lives if life.has_counted or life.standing is Standing.COUNTS
+        ]
+        exact = self._exact(engine, engine.lives, now, tolerance)
+        if not exact:
+            exact = self._exact(engine, known, now, tolerance)
+            if len(exact) > 1:  # nothing tells which of them it was
+                return
+        for life in exact:
+            life.follow(Event.AGREED)
+            life.growth.begin_again()
+
+    def _exact(
+        self, engine: EngineLives, others: Iterable[Life], now: Comparison, tolerance: float
+    ) -> list[Life]:
+        """Those that told just what vLLM has beyond the ``others`` and the current one."""
+        current = engine.current
+        exact = []
         for life in engine.lives:
             is_open = life.standing is Standing.WAITS and self._is_ours(life) is None
             if not is_open or life.latest is None or not life.observes:
                 continue
-            both = {life.hello.start, current.hello.start}
-            rest = now.less(sum_of(total for start, total in told.items() if start not in both))
+            rest = now.less(
+                sum_of(
+                    one.latest.totals
+                    for one in others
+                    if one.latest is not None and one is not life and one is not current
+                )
+            )
             if life is not current:
                 rest = rest.beside(life.latest.totals)
             # A neighbour may happen to have drafted just as few times.
             is_enough = life is not current or rest.traffic >= ENOUGH
             is_exact = rest.is_known_within(tolerance) and not rest.is_outside(tolerance)
             if is_enough and is_exact and rest.traffic:
-                life.follow(Event.AGREED)
-                life.growth.begin_again()
+                exact.append(life)
+        return exact
 
     def _drop_replaced(self, engine: EngineLives, tolerance: float) -> None:
         """Drops lives that may be wrong and have left, once another one is connected.

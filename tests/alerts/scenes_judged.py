@@ -119,7 +119,7 @@ def acceptance_dropped():
         return hotter.bucket("1+", after(30, 0.6, 4.4), 0.38).fires(0.44, since=50, **always)
 
     # What hardly any request drafts has no rate, and no share in the fall of the others.
-    part = Pod("part").bucket("0", 3, after(30, 0.6, 0.44)).bucket("1+", 7, 0.46)
+    part = Pod("part").bucket("0", 3, after(30, 0.68, 0.44)).bucket("1+", 7, 0.46)
     part.vllm.temperatures["1+"].requests = planned(0)
 
     yield Scene(
@@ -158,19 +158,6 @@ def acceptance_dropped():
         .drafting(5, falls, k=after(30, 3, 4))
         .fires(0.4, since=50, **page),
     )
-
-    # It begins at 0.2; each of the 36 minutes at 0.8 counts for a 480th.
-    varies = Pod("varies").drafting(5, plan(*[(10, 0.2), (10, 0.8)] * 4))
-    manner = {"model_name": "m", "draft_tokens": "3"}
-    yield Scene(
-        "a past is a mean and a variance of eight hours",
-        None,
-        at=(79,),
-        records={
-            "pod_temperature:specdec_acceptance:mean8h": [(varies.own | manner, 0.243)],
-            "pod_temperature:specdec_acceptance:variance8h": [(varies.own | manner, 0.021)],
-        },
-    ).with_pods(varies)
 
     swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.7), (0, 0.55))).speculating(DFLASH)
     yield Scene(
@@ -355,7 +342,7 @@ def by_time():
 
 @scenes
 def at_temperature():
-    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 4, 5, 22)).with_pods(
+    yield Scene("each temperature by its pod's own threshold", AT, at=(2, 12, 22)).with_pods(
         Pod("mixed")
         .bucket("0", 6, 0.8)
         .bucket("1+", 4, 0.38)
@@ -365,7 +352,7 @@ def at_temperature():
         Pod("near")
         .bucket("0", 6, 0.8)
         .bucket("1+", 4, after(15, 0.4, 0.5))
-        .fires(0.4, since=5, until=5, temperature="1+")
+        .fires(0.4, since=5, until=12, temperature="1+")
         .fires(0.5, since=22, temperature="1+"),
     )
     # Without an id, the temperatures are unknown for three minutes.

@@ -180,9 +180,7 @@ def outages():
 
     churn = [Pod(f"s{n}", start=60 + 8 * n, minutes=8).drafting(5, 0.35) for n in range(9)]
     before = Pod("before", minutes=62).drafting(5, 0.8)
-    yield Situation(
-        "pods that drop and are replaced before they page", (before, *churn), 132, ACROSS, 60, 45
-    )
+    yield Situation("pods that drop and are soon replaced", (before, *churn), 132, LOW, 60, 15)
 
     fixed = [Pod(f"o{n}", minutes=70 + 4 * n).drafting(5, after(20, 0.8, 0.35)) for n in range(2)]
     plain = [Pod(f"n{n}", start=68 + 4 * n, minutes=50).generating(50) for n in range(2)]

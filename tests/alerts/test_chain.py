@@ -23,6 +23,7 @@ SOURCES = (None, "sidecar")  # a label of what the sidecar sends itself
 
 @pytest.mark.slow
 @pytest.mark.servers
+@pytest.mark.limit(1200)  # each change of side waits for two minutes of requests
 async def test_hot_traffic_pages_through_prometheus_and_by_direct_push(
     http, served, tmp_path, socket_path
 ):

@@ -79,7 +79,9 @@ def name(law, cell):
 @pytest.mark.parametrize(("law", "cell"), HARD, ids=[name(*pair) for pair in HARD])
 def test_the_cells_with_most_prefill_are_within_the_bar(law, cell, curves):
     curve = curves(law, prompts=(20, 800, 32_000))
-    assert off(law, cell, curve, requests=FEW) == pytest.approx(0, abs=BAR)
+    # First tokens come from vLLM's page, a report apart from the steps: with too few of them the
+    # load looks as if it were beyond the baseline's.
+    assert off(law, cell, curve, requests=2 * FEW) == pytest.approx(0, abs=BAR)
 
 
 def test_a_baseline_of_one_context_is_right_there_and_withheld_elsewhere(curves):

@@ -346,7 +346,7 @@ def of_a_model():
         records={
             "model:specdec_speculation:engines": [
                 engines("greedy", "0.32.0", 2),
-                engines("probabilistic", "0.32.0", 1),
+                engines("probabilistic", "0.32.0", 2),
                 engines("probabilistic", "0.33.0", 1),
             ],
             "model:specdec_engine_acceptance:ratio": [(model, 0.7)],

@@ -46,14 +46,15 @@ async def pod(folder, tokens, prompt_tokens):
     options = SimulatorOptions(
         num_speculative_tokens=tokens, prefix_hits=1.0, cached_share=1.0, step_seconds=0.02
     )
+    socket = folder / f"{tokens}-{prompt_tokens}.sock"
     environment = {
         "LISTEN": "127.0.0.1:0",
-        "PLUGIN__SOCKET": folder / f"{tokens}-{prompt_tokens}.sock",
+        "PLUGIN__SOCKET": socket,
         "SCRAPE_INTERVAL": INTERVAL,
         "LATENCY_WINDOW": "15s",
         "HISTORY": "60s",
     }
-    async with SimulatedVllm(options) as vllm:
+    async with SimulatedVllm(options, plugin_socket=socket) as vllm:
         settings = load_settings(None, sidecar_settings(vllm.url, **environment))
         asking = [asyncio.create_task(ask(vllm, prompt_tokens)) for _ in range(AT_ONCE)]
         try:

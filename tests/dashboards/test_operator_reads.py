@@ -103,7 +103,7 @@ def read(tmp_path_factory):
     [
         # One has no verdict, so it is none of the two.
         ("paying", PAYS, [("2 of 2 pods", "YES", "green")]),
-        ("paying", LIVE, [("1 of 3 pods", "live, no plug-in", "blue")]),
+        ("paying", LIVE, [("3 of 3 pods", "live and complete", "green")]),  # timed by plug-ins
         (
             "paying",
             HOW_MUCH,

@@ -64,13 +64,21 @@ class _Usual:
         """How far the rate is below its mean."""
         return self.mean - self.rate
 
+    @classmethod
+    def first(cls, value: float, at: float) -> "_Usual":
+        """Of a rate that was not known before."""
+        return cls(at, ((at, value),), value)
+
     def followed_by(self, value: float, at: float) -> "_Usual":
+        """With the next value, ``at`` its time."""
         recent = tuple(one for one in self.recent if at - _AVERAGED <= one[0] < at)
         step = min(max(at - self.at, 0.0), _LONGEST_STEP)
         known = min(self.known + step, _VARIANCE_OVER)
         after = replace(self, at=at, recent=(*recent, (at, value)), known=known)
+
         spread = math.sqrt(self.variance)
         off = min(max((after.rate - self.mean) / spread, -_MOST_OFF), _MOST_OFF)
+
         mean = self.mean + off * spread * step / min(known, _MEAN_OVER)
         variance = self.variance * (1 + (off**2 - 1) * step / (_ASSUMED + known))
         return replace(after, mean=mean, variance=variance)
@@ -147,10 +155,10 @@ class Past:
         for model in report.models:
             for rate in _rates(model, self.temperatures(model)):
                 usual = self._usual.get(rate.place)
-                first = _Usual(report.at, ((report.at, rate.value),), rate.value)
-                self._usual[rate.place] = (
-                    first if usual is None else usual.followed_by(rate.value, report.at)
-                )
+                if usual is None:
+                    self._usual[rate.place] = _Usual.first(rate.value, report.at)
+                else:
+                    self._usual[rate.place] = usual.followed_by(rate.value, report.at)
 
     def replies(self, model: ModelReport) -> ModelReport:
         """The model as it was when it was last known how its replies end."""

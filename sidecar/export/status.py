@@ -141,6 +141,6 @@ def _key(key: Any) -> str:
 def _names(kind: type) -> tuple[str, ...]:
     """The fields of a dataclass or a named tuple, then its properties."""
     left_out = _LEFT_OUT.get(kind, frozenset())
-    own = [one.name for one in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
+    own = [one.name for one in fields(kind)] if is_dataclass(kind) else vars(kind)["_fields"]
     properties = (name for name, item in vars(kind).items() if isinstance(item, property))
     return tuple(name for name in (*own, *properties) if name not in left_out)

@@ -52,11 +52,11 @@ _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
 _UNCERTAIN: Final = (
     "Not measured; by the rule of thumb, it is not certain whether speculation pays."
 )
-_MEASURED: Final = "Measured against decoding without speculation at the same load."
-_MEASURE: Final = (
+_BY_TIME: Final = "Measured against decoding without speculation at the same load."
+_MEASURE: Final = "Measure what it saves or costs, with `specdec-sidecar baseline`."
+_MEASURE_FIRST: Final = (
     "Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
 )
-_MEASURE_IT: Final = "Measure what it saves or costs, with `specdec-sidecar baseline`."
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -371,7 +371,7 @@ def _said_of(split: Split, text: str, reason: str, shown: Split) -> Answer:
     """An answer about temperatures of one verdict, of all that are ``shown``."""
     tone = min((tone_of(bucket.judgement) for bucket in split), key=_WORST_FIRST.index)
     is_ruled_out = bool(_with(split, Verdict.NET_NEGATIVE)) and not _is_measured(split)
-    reason = f"{reason} {_MEASURE}".strip() if is_ruled_out else reason
+    reason = f"{reason} {_MEASURE_FIRST}".strip() if is_ruled_out else reason
     return Answer(text, tone, reason, _listed(shown))
 
 
@@ -413,7 +413,7 @@ def _by_time(split: Split, at_load: str) -> Answer:
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
-    return Answer(text, _WORST_FIRST[worst], _MEASURED, listed)
+    return Answer(text, _WORST_FIRST[worst], _BY_TIME, listed)
 
 
 def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
@@ -468,7 +468,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
                 "The acceptance rate does not tell whether speculation pays here, and no speedup is"
                 " known."
             )
-            return Answer(text, "mute", f"{why} {_MEASURE_IT}")
+            return Answer(text, "mute", f"{why} {_MEASURE}")
         if said := undecided_sentence(judged):
             return Answer(_UNCERTAIN, "mute", f"{said} {split}".strip())
         why = f"{why} {window.drafts:,.0f} drafts in the window."
@@ -477,7 +477,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     if judged.by_speedup is None or speedup is None:
         text = f"{_BY_RULE} {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
         loses = verdict is Verdict.NET_NEGATIVE
-        return Answer(text, tone_of(judged), f"{why} {_MEASURE}" if loses else why)
+        return Answer(text, tone_of(judged), f"{why} {_MEASURE_FIRST}" if loses else why)
 
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."

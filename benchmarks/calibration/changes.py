@@ -6,7 +6,6 @@ simulated of each line, ``--only`` some lines; the seeds of line n are 1000 n, 1
 with 1 if a line is on the wrong side of its bar by what was seen.
 """
 
-import argparse
 import math
 import time
 from collections import deque
@@ -16,7 +15,8 @@ from functools import partial
 from operator import add, sub
 from typing import Final, NamedTuple
 
-from benchmarks.calibration.rates import in_parallel, most_events, rate, said_of
+from benchmarks.calibration.delays import Delay, options, print_delays
+from benchmarks.calibration.rates import in_parallel, most_events, said_of
 from benchmarks.calibration.requests import POLL, WINDOW, Ended, Traffic
 from benchmarks.calibration.rules import Fired, Rules, Scraped
 from sidecar.analysis.certainty.past import Counted, PastWatch
@@ -209,12 +209,7 @@ def _line(name: str, seen: _Seen) -> tuple[str, int]:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the tables; returns 1 if a line misses its bar."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration changes")
-    parser.add_argument("--days", type=int, default=60, help="of each line (default: 60)")
-    parser.add_argument("--falls", type=int, default=20, help="of each line (default: 20)")
-    parser.add_argument("--only", default="", help="lines whose name has this")
-    parser.add_argument("--processes", type=int, default=1)
-    arguments = parser.parse_args(argv)
+    arguments = options("changes", argv, days=60, falls=20)
 
     begun = time.monotonic()
     missed = 0
@@ -240,23 +235,15 @@ def main(argv: Sequence[str]) -> int:
     if total.days:
         print(_line("all", total)[0])
 
-    print("\n| falls | median | 80 % | 95 % | in time |\n|---|---|---|---|---|", flush=True)
-    for fall in _falls() if arguments.falls else ():
-        name = f"{_name(fall.traffic)}: {'page' if fall.page else 'warning'}"
-        if arguments.only not in name:
-            continue
-        until = partial(_until, fall)
-        times = sorted(in_parallel(until, range(arguments.falls), arguments.processes))
-        middle, most, nearly = (times[int(share * (len(times) - 1))] for share in (0.5, 0.8, 0.95))
-        in_time = ""
-        if fall.within is not None:
-            within = rate(one <= fall.within for one in times)
-            ok = "ok" if within.share >= 0.8 else "**missed**"
-            missed += ok != "ok"
-            in_time = (
-                f"{within.share:.0%} (at least {within.at_least:.0%}) in {fall.within:g} min {ok}"
-            )
-        print(f"| {name} | {middle:.1f} min | {most:.1f} | {nearly:.1f} | {in_time} |", flush=True)
+    falls = (
+        Delay(
+            f"{_name(fall.traffic)}: {'page' if fall.page else 'warning'}",
+            partial(_until, fall),
+            fall.within,
+        )
+        for fall in _falls()
+    )
+    missed += print_delays("falls", falls, arguments)
 
     print(f"\n{time.monotonic() - begun:.0f} s")
     return 1 if missed else 0

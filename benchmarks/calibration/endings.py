@@ -6,7 +6,6 @@ and ``--faults`` set how many are simulated of each line, ``--only`` some lines;
 It ends with 1 if a line is on the wrong side of its bar by what was seen.
 """
 
-import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import Final, cast
 
+from benchmarks.calibration.delays import options
 from benchmarks.calibration.rates import in_parallel, most_events
 from sidecar.analysis.endings import DAY, Endings
 from sidecar.requests.messages import FinishedRequest
@@ -150,12 +150,7 @@ def _name(pod: Pod) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the tables; returns 1 if a line misses its bar."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration endings")
-    parser.add_argument("--days", type=int, default=10, help="of each line (default: 10)")
-    parser.add_argument("--faults", type=int, default=100, help="of each line (default: 100)")
-    parser.add_argument("--only", default="", help="lines whose name has this")
-    parser.add_argument("--processes", type=int, default=1)
-    arguments = parser.parse_args(argv)
+    arguments = options("endings", argv, days=10, falls=100, of="faults")
 
     begun = time.monotonic()
     missed = 0

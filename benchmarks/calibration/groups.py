@@ -5,7 +5,6 @@ and ``--falls`` set how many are simulated of each line, ``--only`` some lines; 
 It ends with 1 if a line is on the wrong side of its bar by what was seen.
 """
 
-import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
-from benchmarks.calibration.rates import in_parallel, most_events, rate, said_of
+from benchmarks.calibration.delays import Delay, options, print_delays
+from benchmarks.calibration.rates import in_parallel, most_events, said_of
 from benchmarks.calibration.requests import POLL, Ended, arrivals, ended
 from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.certainty.sums import Sums, total
@@ -181,12 +181,7 @@ def _name(mix: Mix) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the tables; returns 1 if a line misses its bar."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration groups")
-    parser.add_argument("--days", type=int, default=10, help="of each line (default: 10)")
-    parser.add_argument("--falls", type=int, default=20, help="of each line (default: 20)")
-    parser.add_argument("--only", default="", help="lines whose name has this")
-    parser.add_argument("--processes", type=int, default=1)
-    arguments = parser.parse_args(argv)
+    arguments = options("groups", argv, days=10, falls=20)
 
     begun = time.monotonic()
     missed = 0
@@ -209,23 +204,10 @@ def main(argv: Sequence[str]) -> int:
             flush=True,
         )
 
-    print(
-        "\n| begins to cost | median | 80 % | 95 % | in time |\n|---|---|---|---|---|", flush=True
+    falls = (
+        Delay(_name(mix), partial(minutes_until_found, mix), within) for mix, within in _falls()
     )
-    for mix, within in _falls() if arguments.falls else ():
-        name = _name(mix)
-        if arguments.only not in name:
-            continue
-        work = partial(minutes_until_found, mix)
-        times = sorted(in_parallel(work, range(arguments.falls), arguments.processes))
-        middle, most, nearly = (times[int(share * (len(times) - 1))] for share in (0.5, 0.8, 0.95))
-        in_time = ""
-        if within is not None:
-            seen = rate(one <= within for one in times)
-            ok = "ok" if seen.share >= 0.8 else "**missed**"
-            missed += ok != "ok"
-            in_time = f"{seen.share:.0%} (at least {seen.at_least:.0%}) in {within:g} min {ok}"
-        print(f"| {name} | {middle:.0f} min | {most:.0f} | {nearly:.0f} | {in_time} |", flush=True)
+    missed += print_delays("begins to cost", falls, arguments)
 
     print(f"\n{time.monotonic() - begun:.0f} s")
     return 1 if missed else 0

@@ -5,14 +5,14 @@ Each line is one temperature's traffic of many pod-days (``requests.py``), judge
 0, 1, 2, … It ends with 1 if a line is on the wrong side of its bar by what was seen.
 """
 
-import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from benchmarks.calibration.rates import in_parallel, most_events, rate, said_of
+from benchmarks.calibration.delays import Delay, options, print_delays
+from benchmarks.calibration.rates import in_parallel, most_events, said_of
 from benchmarks.calibration.requests import POLL, WINDOW, Ended, Traffic
 from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.certainty.sums import Sums
@@ -169,12 +169,7 @@ def _name(traffic: Traffic) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Prints the tables; returns 1 if a line misses its bar."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration verdicts")
-    parser.add_argument("--days", type=int, default=20, help="of each line (default: 20)")
-    parser.add_argument("--falls", type=int, default=20, help="of each line (default: 20)")
-    parser.add_argument("--only", default="", help="lines whose name has this")
-    parser.add_argument("--processes", type=int, default=1)
-    arguments = parser.parse_args(argv)
+    arguments = options("verdicts", argv, days=20, falls=20)
 
     begun = time.monotonic()
     missed = 0
@@ -201,23 +196,11 @@ def main(argv: Sequence[str]) -> int:
             flush=True,
         )
 
-    print("\n| falls | median | 80 % | 95 % | in time |\n|---|---|---|---|---|", flush=True)
-    for fall in _falls() if arguments.falls else ():
-        name = _name(fall.traffic)
-        if arguments.only not in name:
-            continue
-        work = partial(minutes_until_low, fall.traffic)
-        times = sorted(in_parallel(work, range(arguments.falls), arguments.processes))
-        middle, most, nearly = (times[int(share * (len(times) - 1))] for share in (0.5, 0.8, 0.95))
-        in_time = ""
-        if fall.within is not None:
-            found = rate(one <= fall.within for one in times)
-            ok = "ok" if found.share >= 0.8 else "**missed**"
-            missed += ok != "ok"
-            in_time = (
-                f"{found.share:.0%} (at least {found.at_least:.0%}) in {fall.within:g} min {ok}"
-            )
-        print(f"| {name} | {middle:.0f} min | {most:.0f} | {nearly:.0f} | {in_time} |", flush=True)
+    falls = (
+        Delay(_name(fall.traffic), partial(minutes_until_low, fall.traffic), fall.within)
+        for fall in _falls()
+    )
+    missed += print_delays("falls", falls, arguments)
 
     print(f"\n{time.monotonic() - begun:.0f} s")
     return 1 if missed else 0

@@ -374,7 +374,7 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     if speedup is None:
         what = "the last one known"
     elif judged.gate is not None:
-        what = "of few requests"
+        what = "too little to judge"
     elif judged.by_speedup in (None, Verdict.INSUFFICIENT_DATA):
         what = "not certain yet"
     return axis(shown), f"speedup {value(plus_minus(shown))}<br>{what}"

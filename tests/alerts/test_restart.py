@@ -17,13 +17,13 @@ from tests.alerts.scene import RULES
 from tests.debian_servers import running_prometheus, scraping
 
 DOWN, ABSENT = "SpecDecodeVLLMDown", "SpecDecodeSidecarAbsent"
-FASTER = 20  # as many times as fast as in production
+FASTER = 10  # times as fast as in production; at 20, a busy machine skips evaluations
 FLAGS = (
-    "--rules.alert.for-grace-period=30s",  # 10 min in production
-    "--rules.alert.resend-delay=15s",
+    "--rules.alert.for-grace-period=1m",  # 10 min in production
+    "--rules.alert.resend-delay=30s",
 )
 COLLAPSED, SLOWER = "SpecDecodeAcceptanceCollapsed", "SpecDecodeSlowerThanPlain"
-LOOKBACK = "--query.lookback-delta=15s"  # 5 min in production
+LOOKBACK = "--query.lookback-delta=30s"  # 5 min in production
 
 
 class Page:
@@ -129,11 +129,11 @@ async def received_anew(http, url, names):
 
 @pytest.mark.slow
 @pytest.mark.servers
-@pytest.mark.limit(300)
+@pytest.mark.limit(900)
 async def test_a_restart_of_prometheus_neither_delays_nor_repeats_nor_resolves_an_alert(
     http, served, tmp_path
 ):
-    """It is away for ten seconds, which are minutes here.
+    """It is away for twenty seconds, which are minutes here.
 
     One alert has fired by then, and the other looks back on ten minutes; had they begun anew, what
     they look back on would have no gap.
@@ -156,14 +156,14 @@ async def test_a_restart_of_prometheus_neither_delays_nor_repeats_nor_resolves_a
             await before.until("count(specdec_up == 0 or up == 0) == 2")
             await receivers.until(DOWN, "firing", None)
 
-        back = time.monotonic() + 10
+        back = time.monotonic() + 20
         while time.monotonic() < back:
             await asyncio.sleep(0.1)
 
         since = time.time()
         async with run() as after:
-            of_down = await samples_at_first(after, DOWN, "specdec_up", "10s", since)
-            of_absent = await samples_at_first(after, ABSENT, "up", "30s", since)
+            of_down = await samples_at_first(after, DOWN, "specdec_up", "20s", since)
+            of_absent = await samples_at_first(after, ABSENT, "up", "60s", since)
             for name in (DOWN, ABSENT):
                 await receivers.until(name, "firing", None)
 
@@ -172,8 +172,8 @@ async def test_a_restart_of_prometheus_neither_delays_nor_repeats_nor_resolves_a
 
     told = [(alert["labels"]["alertname"], alert["status"]) for alert in receivers.alerts]
 
-    assert of_down < 8  # of ten
-    assert of_absent < 24  # of thirty
+    assert of_down < 16  # of twenty
+    assert of_absent < 48  # of sixty
     assert set(told) == {(DOWN, "firing"), (ABSENT, "firing")}
     assert len(receivers.pages) == 1
 
@@ -191,13 +191,13 @@ async def evaluations_until_it_fires(running, name, since):
 
 @pytest.mark.slow
 @pytest.mark.servers
-@pytest.mark.limit(300)
+@pytest.mark.limit(900)
 async def test_after_an_outage_of_eleven_minutes_a_page_is_back_within_three_evaluations(
     http, served, tmp_path
 ):
     """Of its first scrape, with the same labels, so that it is the same page.
 
-    Eleven minutes are 33 seconds here. They are longer than what an expression and a rate look back
+    Eleven minutes are 66 seconds here. They are longer than what an expression and a rate look back
     on, so that only what is counted over 25 minutes is left.
     """
     receivers, crashed = Receivers(), Page()
@@ -222,7 +222,7 @@ async def test_after_an_outage_of_eleven_minutes_a_page_is_back_within_three_eva
                 await receivers.until(name, "firing", None)
             fired = await before.until(f"{firing} and on () (count({firing}) == {len(names)})")
 
-        back = time.monotonic() + 33
+        back = time.monotonic() + 66
         while time.monotonic() < back:
             await asyncio.sleep(0.1)
 

@@ -44,7 +44,7 @@ def quiet(name):
 FLEETS = {
     "paying": [pod(), pod("b", 0.7, 1.2), bare("c").generating(50)],
     "just-lost": [pod(), pod("gone", 0.3, 0.8, ended=2)],
-    "just-gone": [pod(), pod("gone", ended=2)],
+    "just-gone": [pod(), pod("gone", speedup=1.5, ended=2)],
     "lost": [pod(), pod("gone", 0.3, 0.8, ended=10)],
     "alone-down": [pod("down").failing(lambda poll: poll >= 2 * (MINUTES - 8))],
     "just-down": [pod("down").failing(lambda poll: poll >= 2 * (MINUTES - 2))],

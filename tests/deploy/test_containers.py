@@ -190,14 +190,16 @@ async def test_the_containers_of_a_pod_split_to_the_token(image, tmp_path):
 @pytest.fixture
 def ipv6_network():
     """A Pod's network in a cluster with IPv6 only: podman's option, and the Pod's address."""
-    name, outer, inner = (f"specdec-{kind}{os.getpid() % 10_000}" for kind in ("6", "o", "i"))
+    own = os.getpid() % 10_000  # its prefix, too: a run that was killed leaves its network
+    name, outer, inner = (f"specdec-{kind}{own}" for kind in ("6", "o", "i"))
+    node, pod = (f"fd00:9911:{own}::{number}" for number in (1, 2))
     inside = ("ip", "-n", name)
     commands = (
         ("ip", "netns", "add", name),
         ("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name),
-        ("ip", "address", "add", "fd00:9911::1/64", "dev", outer, "nodad"),
+        ("ip", "address", "add", f"{node}/64", "dev", outer, "nodad"),
         ("ip", "link", "set", outer, "up"),
-        (*inside, "address", "add", "fd00:9911::2/64", "dev", inner, "nodad"),
+        (*inside, "address", "add", f"{pod}/64", "dev", inner, "nodad"),
         (*inside, "link", "set", inner, "up"),
         (*inside, "link", "set", "lo", "up"),
     )
@@ -206,7 +208,7 @@ def ipv6_network():
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 pytest.skip(f"no network of one's own can be made here: {done.stderr}")
-        yield f"--network=ns:/run/netns/{name}", "[fd00:9911::2]"
+        yield f"--network=ns:/run/netns/{name}", f"[{pod}]"
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=False)
 

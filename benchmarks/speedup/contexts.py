@@ -90,8 +90,8 @@ def _after_first(traffic: Sequence[CellTraffic]) -> float:
 def _with_first(traffic: Sequence[CellTraffic]) -> float:
     seconds = tokens = 0.0
     for sample in _samples(traffic):
-        if sample.ttft is not None and sample.tpot is not None and sample.tokens:
-            seconds += sample.ttft + sample.tpot * (sample.tokens - 1)
+        if sample.duration is not None and sample.tokens:
+            seconds += sample.duration
             tokens += sample.tokens
     return seconds / tokens
 

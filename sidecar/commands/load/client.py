@@ -44,6 +44,13 @@ class Sample(NamedTuple):
     prompt: int | None = None
 
     @property
+    def duration(self) -> float | None:
+        """The time to the last token; None if it is unknown."""
+        if self.ttft is None or self.tpot is None or not self.tokens:
+            return None
+        return self.ttft + self.tpot * (self.tokens - 1)
+
+    @property
     def positions(self) -> list[int]:
         """How many steps accepted the draft token at each position."""
         return [sum(self.histogram[place:]) for place in range(1, len(self.histogram))]

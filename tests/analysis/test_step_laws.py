@@ -13,6 +13,7 @@ import pytest
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.demo.step_law import H100, LAB, LinearLaw, RooflineLaw, StepWork
 from tests.analysis.step_laws import REQUESTS, Cell, baseline, seconds_per_token, shown
+from tests.marks import slow
 
 BAR = 0.07
 FEW = 60  # requests of a cell, where every run has to be short
@@ -56,7 +57,7 @@ def curves():
     ],
     ids=lambda cell: cell.name,
 )
-@pytest.mark.parametrize("law", [LAB, H100], ids=["lab", "gpu"])
+@pytest.mark.parametrize("law", [LAB, slow(H100)], ids=["lab", "gpu"])
 def test_it_is_the_law_s_whatever_the_context_and_the_cache(law, cell, curves):
     assert off(law, cell, curves(law), requests=FEW) == pytest.approx(0, abs=BAR)
 

@@ -16,6 +16,7 @@ from sidecar.commands.outputs.homogeneity import homogeneity, total
 from sidecar.commands.outputs.replies import END, GreedyReply
 from sidecar.commands.outputs.sampled import compare_sampled, samples_for
 from tests.commands.commands_tools import command
+from tests.marks import slow
 
 VOCABULARY = 12
 MARKER = "zebrafish"
@@ -468,14 +469,14 @@ async def fidelity(finished, served, tmp_path, tested, reference, *more):
     ("tested", "more", "code", "lines"),
     [
         ({}, (), 0, ["greedy: the same for 2 of 2 prompts", "no difference found"]),
-        ({}, ("--difference", "1%"), 3, ["for 1.0%, set --samples"]),
+        slow({}, ("--difference", "1%"), 3, ["for 1.0%, set --samples"]),
         ({"change": 0.15}, (), 1, ["sampled at temperature 1: different", "token 2 differs: p"]),
-        ({"change": 0.15}, ("--mode", "greedy"), 0, ["verdict: no_difference_found"]),
+        slow({"change": 0.15}, ("--mode", "greedy"), 0, ["verdict: no_difference_found"]),
         ({"wrong": True}, (), 1, ["prompt 2 differs from token 2 on: 2.00 nat"]),
-        ({"wrong": True}, ("--mode", "sampled"), 0, ["no difference found"]),
+        slow({"wrong": True}, ("--mode", "sampled"), 0, ["no difference found"]),
         ({"wrong": True}, ("--near-tie", "2.5"), 3, ["2 first differ at a near tie"]),
-        ({}, ("--token-share", "1%"), 3, ["a fault in 1.00% of them takes 299: give more"]),
-        ({"model": "other"}, (), 0, ["(other) against", "the two models have different names"]),
+        slow({}, ("--token-share", "1%"), 3, ["a fault in 1.00% of them takes 299: give more"]),
+        slow({"model": "other"}, (), 0, ["(other) against", "the two models have different names"]),
     ],
 )
 async def test_the_exit_code_says_whether_two_servers_differ(
@@ -493,7 +494,7 @@ async def test_the_exit_code_says_whether_two_servers_differ(
     ("where", "more"),
     [
         (lambda _body, length: length >= 4000, ("--context", "8000")),  # a stale KV cache
-        (lambda body, _length: "top_p" in body, ("--extra-body", '{"top_p": 0.9}')),
+        slow(lambda body, _length: "top_p" in body, ("--extra-body", '{"top_p": 0.9}')),
     ],
     ids=["from 4,000 tokens on", "with top-p"],
 )

@@ -15,6 +15,7 @@ from sidecar.settings import Settings, load_settings
 from tests.app.app_tools import running_sidecar, sidecar_settings, work
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
+from tests.marks import slow
 from tests.recording.recorder_tools import lines_of, recorder
 
 FAST = SimulatorOptions(speed=5)
@@ -104,7 +105,7 @@ def test_an_address_in_use_leaves_no_recording(tmp_path, socket_path, capsys):
     assert list((tmp_path / "new").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGINT), slow(signal.SIGHUP)])
 async def test_a_signal_leaves_a_recording_that_can_be_replayed(
     tmp_path, program, socket_path, number
 ):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.deploy.argo import RULES, VERDICT, queries, template
 from tests.deploy.deploy_tools import ROOT
+from tests.marks import slow
 
 PAST = 12 * 60  # minutes of the stable version before the canary
 TOGETHER = 70
@@ -162,18 +163,18 @@ TOKEN = "time-per-output-token"
     ("canary", "expected"),
     [
         (Version(), ALL_FINE),
-        (Version(slower=1.04), ALL_FINE),
+        slow(Version(slower=1.04), ALL_FINE),
         (Version(slower=1.06), ALL_FINE | {TOKEN: WORSE}),
-        (Version(slower=0.8), ALL_FINE),
-        (Version(first_token=0.23), ALL_FINE | {"time-to-first-token": WORSE}),
+        slow(Version(slower=0.8), ALL_FINE),
+        slow(Version(first_token=0.23), ALL_FINE | {"time-to-first-token": WORSE}),
         (Version(broken=0.2), ALL_FINE | {"broken-endings": WORSE}),
-        (Version(preempted=0.3), ALL_FINE | {"preemptions": WORSE}),
+        slow(Version(preempted=0.3), ALL_FINE | {"preemptions": WORSE}),
         # more hot requests accept less, and are no fault of the version
-        (Version(requests={"0": 5, "0.7-1": 30}), ALL_FINE),
+        slow(Version(requests={"0": 5, "0.7-1": 30}), ALL_FINE),
         (Version(requests={"0": 30, "0.7-1": 6}, slower=1.12), ALL_FINE | {TOKEN: WORSE}),
         # another load in each stratum, of which the canary makes more tokens at the slower one
-        (Version(tokens={"5-8": 6000, "9-16": 12_000}), ALL_FINE),
-        (Version(tokens={"5-8": 6000, "9-16": 12_000}, slower=1.12), ALL_FINE | {TOKEN: WORSE}),
+        slow(Version(tokens={"5-8": 6000, "9-16": 12_000}), ALL_FINE),
+        slow(Version(tokens={"5-8": 6000, "9-16": 12_000}, slower=1.12), ALL_FINE | {TOKEN: WORSE}),
         (Version(context=None), ALL_FINE),
     ],
 )

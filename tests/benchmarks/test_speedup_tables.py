@@ -1,4 +1,4 @@
-"""The tables of the benchmark that runs for an hour on the lab, on simulated servers for seconds."""
+"""Tables of the benchmark that runs for an hour on the lab, on simulated servers for seconds."""
 
 import re
 from contextlib import AsyncExitStack

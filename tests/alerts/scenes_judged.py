@@ -225,7 +225,59 @@ def acceptance_dropped():
         .drafting(5, after(60, 0.8, 0.4))
         .away(60, DAY + 60)
         .fires(0.4, since=DAY + 85, **page),
+        # It has hardly varied for a day: a fall of twelve points is one.
+        Pod("steady", poll=60, model="steady")
+        .drafting(5, after(DAY + 40, 0.57, 0.45))
+        .fires(0.45, since=DAY + 85, **page),
+        # As at this hour yesterday.
+        Pod("daily", poll=60, model="daily")
+        .drafting(5, plan((60, 0.8), (60, 0.4), (DAY - 60, 0.8), (0, 0.4)))
+        .fires(0.4, since=DAY + 85, **always),
     )
+
+
+@scenes
+def remembered():
+    """The past of each rate; the push remembers the same (sidecar/alerting/past.py).
+
+    It knows the mean 0.757 of the whole one, which was idle for half an hour, and the others' to
+    the last digit.
+    """
+    idles = plan((60, 5), (30, 0), (0, 5))
+    whole = Pod("whole").drafting(
+        idles,
+        plan((40, 0.8), (10, 0.62), (40, 0.75), (20, 0.85), (0, 0.5)),
+        requests=plan((60, 10), (30, 0), (0, 10)),
+    )
+    split = Pod("split").bucket("0", 4, plan((30, 0.8), (15, 0.5), (0, 0.82)))
+    split.bucket("1+", plan((100, 2), (0, 6)), after(100, 0.6, 0.5))
+
+    def of(pod, value, **labels):
+        return pod.own | {"model_name": "m"} | labels, value
+
+    def part(pod, value, **labels):
+        return of(pod, value, draft_tokens="3", **labels)
+
+    # Without a temperature until the first requests have told theirs.
+    told = {"method": "eagle3", "adaptive_verification": "false"}
+    cold, hot = told | {"temperature": "0"}, told | {"temperature": "1+"}
+    yield Scene(
+        "a rate's past is its mean, how much it varies, and for how many minutes it is known",
+        None,
+        at=(130,),
+        records={
+            "pod_temperature:specdec_acceptance:minutes2d": [
+                part(whole, 103), part(split, 1, **told), part(split, 129, **cold),
+                part(split, 128, **hot),
+            ],
+            "pod_temperature:specdec_acceptance:mean8h": [
+                part(whole, 0.758), part(split, 0.733, **told), part(split, 0.79, **cold),
+                part(split, 0.579, **hot),
+            ],
+            "pod:specdec_acceptance:fall": [of(whole, 0.258), of(split, 0.036)],
+            "pod:specdec_acceptance:spread2d": [of(whole, 0.053), of(split, 0.043)],
+        },
+    ).with_pods(whole, split)  # fmt: skip
 
 
 @scenes

@@ -208,6 +208,7 @@ def acceptance_dropped():
         .speculating(eagle)
         .fires(0.4, since=110, **always),
     )
+    daily = plan((60, 0.8), (60, 0.4), (DAY - 60, 0.8), (0, 0.4))
     yield Scene(
         "what was low for longer than an hour is compared with itself, and with its last day only",
         LOW,
@@ -229,9 +230,13 @@ def acceptance_dropped():
         Pod("steady", poll=60, model="steady")
         .drafting(5, after(DAY + 40, 0.57, 0.45))
         .fires(0.45, since=DAY + 85, **page),
-        # As at this hour yesterday.
+        # As at this hour yesterday, a pod that was there and one that was not.
         Pod("daily", poll=60, model="daily")
-        .drafting(5, plan((60, 0.8), (60, 0.4), (DAY - 60, 0.8), (0, 0.4)))
+        .drafting(5, daily)
+        .fires(0.4, since=DAY + 85, **always),
+        Pod("replaced", poll=60, model="daily", minutes=DAY).drafting(5, daily),
+        Pod("replaces", poll=60, model="daily", start=DAY + 20)
+        .drafting(5, after(40, 0.8, 0.4))
         .fires(0.4, since=DAY + 85, **always),
     )
 

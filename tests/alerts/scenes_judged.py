@@ -159,6 +159,16 @@ def acceptance_dropped():
         .fires(0.4, since=50, **page),
     )
 
+    yield Scene(
+        "a drop pages in its third minute, and what was always low warns in its eleventh",
+        LOW,
+        at=(9, 12, 13, 41, 42),
+    ).with_pods(
+        Pod("drops").drafting(5, falls).fires(0.4, since=42, **page),
+        Pod("short").drafting(5, plan((30, 0.8), (11, 0.4), (0, 0.8))),
+        Pod("low").drafting(5, 0.4).fires(0.4, since=13, **always),
+    )
+
     swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.7), (0, 0.55))).speculating(DFLASH)
     yield Scene(
         "low over the hour, by a method whose rate says nothing of its time",

@@ -169,13 +169,17 @@ def acceptance_dropped():
         Pod("low").drafting(5, 0.4).fires(0.4, since=13, **always),
     )
 
-    swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.7), (0, 0.55))).speculating(DFLASH)
+    swings = Pod("swings").drafting(5, plan((30, 0.32), (20, 0.7), (0, 0.55))).speculating(DFLASH)
     yield Scene(
         "low over the hour, by a method whose rate says nothing of its time",
         LOW,
-        at=(9, 60),
+        at=(9, 47, 60),
         needs_prometheus=True,
-    ).with_pods(swings.fires(0.4133, since=60, severity="info"))
+    ).with_pods(
+        swings.fires(0.4413, since=47, until=47, severity="info").fires(
+            0.4773, since=60, severity="info"
+        )
+    )
 
     first_low, then_drops = after(30, 8, 1.2), after(36, 0.9, 0.1)
     later = Pod("later").bucket("0", first_low, 0.88).bucket("1+", after(30, 1.2, 7.2), 0.38)
@@ -196,10 +200,10 @@ def acceptance_dropped():
     yield Scene(
         "a page ends once a time says that speculation pays",
         LOW,
-        at=(29, 60, 110),
+        at=(29, 60, 80, 110),
         needs_prometheus=True,
     ).with_pods(
-        measured.fires(0.4, since=60, until=60, **page).fires(0.4, since=110, severity="info")
+        measured.fires(0.4, since=60, until=80, **page).fires(0.4, since=110, severity="info")
     )
 
     eagle, draft = (Speculation(method, num_speculative_tokens=3) for method in METHODS)
@@ -365,14 +369,15 @@ def by_time():
             Pod("adaptive-slow").drafting(5, 0.7).timed(0.7).speculating(ADAPTIVE)
             .fires(0.7, alert=SLOWER),
             better.fires(0.39, until=18, **information)
+            .fires(0.594, since=22, until=22, **information)
             .fires(0.9, since=25, until=25, **information),
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.7, 1.3))
             .fires(0.7, alert=SLOWER, until=13).fires(0.817, alert=SLOWER, since=30, until=30),
         ]  # fmt: skip
 
-    yield Scene("a low acceptance warns unless a time is known", LOW, at=(9, 18, 25, 40)).with_pods(
-        *pods()
-    )
+    yield Scene(
+        "a low acceptance warns unless a time is known", LOW, at=(9, 18, 22, 25, 40)
+    ).with_pods(*pods())
     slower = Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 30, 45))
     yield slower.with_pods(*pods())
     yield Scene(

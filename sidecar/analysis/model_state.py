@@ -128,6 +128,14 @@ class ModelState:
         again.changes = self.changes.begin_again(at)
         return again
 
+    def runs_on(self, accelerator: str | None) -> None:
+        """An engine runs on this one: what was measured on another is no reference."""
+        curve = self.speed.curve
+        if curve is not None and curve.is_of_another(accelerator):
+            self.speed.forget_baseline(Withheld.OTHER_ACCELERATOR)
+            self.plain_latencies = {}
+            self.plain_cache = None
+
     def _usual_endings(
         self, measured: Mapping[float, PlainEndings]
     ) -> dict[tuple[str, Ending], int]:

@@ -296,6 +296,7 @@ class State:
 
             plugin = lives.engine(key)
             state.drops_block = _drops(plugin.configuration.drops_cache_block)
+            self._models[key.model_name].runs_on(plugin.configuration.accelerator)
             if plugin.said is None:
                 state.await_steps()
             steps = state.reported(reported.get(key, NO_STEPS))

@@ -110,7 +110,8 @@ class Configuration:
     It is what vLLM made of its options. None where this vLLM cannot tell. ``drops_cache_block``:
     the last block of a prefix-cache hit is computed again, which has ``block_size`` tokens, 0 if
     that is unknown as blocks have several sizes; ``lookahead_hash_tokens``: how many
-    tokens after a block its hash includes, which makes that unnecessary.
+    tokens after a block its hash includes, which makes that unnecessary. ``accelerator`` is its
+    name, as the driver says it.
     """
 
     model_runner_v2: bool | None = None
@@ -127,6 +128,7 @@ class Configuration:
     max_model_len: Count | None = None
     pipeline_parallel_size: Count | None = None
     kv_connector_role: Name | None = None
+    accelerator: Name | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1240,6 +1240,9 @@ CONFIGURATION = {
     "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
     "kv_connector_role": "kv_transfer_config.kv_role",
 }
+# The platforms of vLLM that ask the driver for an accelerator's name, by NVML or AMD SMI. Others
+# would ask the device, and so start it in this process.
+BY_DRIVER = ("NvmlCudaPlatform", "RocmPlatform")
 
 
 def introduction(scheduler: Any) -> dict[str, Any]:
@@ -1255,6 +1258,7 @@ def introduction(scheduler: Any) -> dict[str, Any]:
     drops = setting(scheduler, "use_eagle_block_drop")
     configuration["drops_cache_block"] = setting(scheduler, "use_eagle") if drops is None else drops
     configuration["block_size"] = cache_block(scheduler)
+    configuration["accelerator"] = accelerator()
     return {
         "plugin": VERSION,
         "model": text(names, 1024),
@@ -1264,6 +1268,15 @@ def introduction(scheduler: Any) -> dict[str, Any]:
         "speculation": speculation(vllm.speculative_config),
         "configuration": configuration,
     }
+
+
+def accelerator() -> str | None:
+    """The name of the first accelerator that vLLM may use; None where only the device tells it."""
+    with suppress(Exception):
+        platform = sys.modules["vllm.platforms"].current_platform
+        if type(platform).__name__ in BY_DRIVER:
+            return text(platform.get_device_name(), 256)
+    return None
 
 
 def cache_block(scheduler: Any) -> int | None:

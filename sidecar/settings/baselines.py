@@ -86,6 +86,13 @@ class PlainStepTimes(StepLaw):
     measured: datetime | None = None  # when
     # Processes that were ready to run per core before the measurement, on the machine it ran on.
     machine_load: float | None = None
+    # Its name, as vLLM's driver says it; None: unknown.
+    accelerator: Annotated[str, Field(max_length=256)] | None = None
+
+    def is_of_another(self, accelerator: str | None) -> bool:
+        """Whether they are known to be of another accelerator than this one."""
+        both = {self.accelerator, accelerator}
+        return len(both) == 2 and None not in both
 
     @property
     def context_range(self) -> tuple[float, float]:

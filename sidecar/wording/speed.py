@@ -22,6 +22,10 @@ _WITHHELD: Final = {
         f" speculate: `{_MEASURE}`"
     ),
     Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
+    Withheld.OTHER_ACCELERATOR: (
+        "the baseline was measured on another accelerator than this vLLM's; measure one there, on a"
+        f" vLLM that does not speculate: `{_MEASURE}`"
+    ),
     Withheld.LOAD: (
         "the baseline was not measured with this number of running requests; add it to --load"
     ),

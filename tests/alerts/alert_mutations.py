@@ -52,6 +52,9 @@ _UNNOTICED = (
     "workload:specdec_load_seconds:last: max -> min in: ",
     # Equal: an alert's text takes the first one.
     "fleet:specdec_runbooks:any: 1 -> 2.0 in: topk(1, group by (runbooks)",
+    # Not scenes, which would last for a week: tests/benchmarks/test_rules_model.py, all noticed.
+    "pod:specdec_acceptance:lowest_before: ",
+    "pod:specdec_engine_acceptance:past: ",
     # For a minute after a gap of Prometheus, within keep_firing_for.
     "SpecDecodeSlowerThanPlain: 1 -> 2.0 in: pace, job, instance, pod) specdec_up == 1)",
     # Not a scene, since rules are missing in it: test_alerts_without_their_recording_rules_say_so.

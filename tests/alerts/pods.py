@@ -230,6 +230,14 @@ class Pod:
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
         return self
 
+    def on(self, accelerator, *, measured_on):
+        """Its plug-in names the first accelerator, its baseline the other one."""
+        self.vllm.accelerator = accelerator
+        curves = json.loads(self.environment["SPECDEC_PLAIN_STEPS"])
+        curves[self.model]["accelerator"] = measured_on
+        self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps(curves)
+        return self
+
     def untimed(self, speedup):
         """The same without a baseline."""
         self.timed(speedup)

@@ -159,13 +159,27 @@ def acceptance_dropped():
         .fires(0.4, since=50, **page),
     )
 
-    swings = Pod("swings").drafting(5, plan((30, 0.2), (20, 0.7), (0, 0.55))).speculating(DFLASH)
+    yield Scene(
+        "a drop pages in its third minute, and what was always low warns in its eleventh",
+        LOW,
+        at=(9, 12, 13, 41, 42),
+    ).with_pods(
+        Pod("drops").drafting(5, falls).fires(0.4, since=42, **page),
+        Pod("short").drafting(5, plan((30, 0.8), (11, 0.4), (0, 0.8))),
+        Pod("low").drafting(5, 0.4).fires(0.4, since=13, **always),
+    )
+
+    swings = Pod("swings").drafting(5, plan((30, 0.32), (20, 0.7), (0, 0.55))).speculating(DFLASH)
     yield Scene(
         "low over the hour, by a method whose rate says nothing of its time",
         LOW,
-        at=(9, 60),
+        at=(9, 47, 60),
         needs_prometheus=True,
-    ).with_pods(swings.fires(0.4133, since=60, severity="info"))
+    ).with_pods(
+        swings.fires(0.4413, since=47, until=47, severity="info").fires(
+            0.4773, since=60, severity="info"
+        )
+    )
 
     first_low, then_drops = after(30, 8, 1.2), after(36, 0.9, 0.1)
     later = Pod("later").bucket("0", first_low, 0.88).bucket("1+", after(30, 1.2, 7.2), 0.38)
@@ -186,10 +200,10 @@ def acceptance_dropped():
     yield Scene(
         "a page ends once a time says that speculation pays",
         LOW,
-        at=(29, 60, 110),
+        at=(29, 60, 80, 110),
         needs_prometheus=True,
     ).with_pods(
-        measured.fires(0.4, since=60, until=60, **page).fires(0.4, since=110, severity="info")
+        measured.fires(0.4, since=60, until=80, **page).fires(0.4, since=110, severity="info")
     )
 
     eagle, draft = (Speculation(method, num_speculative_tokens=3) for method in METHODS)
@@ -208,6 +222,7 @@ def acceptance_dropped():
         .speculating(eagle)
         .fires(0.4, since=110, **always),
     )
+    daily = plan((60, 0.8), (60, 0.4), (DAY - 60, 0.8), (0, 0.4))
     yield Scene(
         "what was low for longer than an hour is compared with itself, and with its last day only",
         LOW,
@@ -225,7 +240,63 @@ def acceptance_dropped():
         .drafting(5, after(60, 0.8, 0.4))
         .away(60, DAY + 60)
         .fires(0.4, since=DAY + 85, **page),
+        # It has hardly varied for a day: a fall of twelve points is one.
+        Pod("steady", poll=60, model="steady")
+        .drafting(5, after(DAY + 40, 0.57, 0.45))
+        .fires(0.45, since=DAY + 85, **page),
+        # As at this hour yesterday, a pod that was there and one that was not.
+        Pod("daily", poll=60, model="daily")
+        .drafting(5, daily)
+        .fires(0.4, since=DAY + 85, **always),
+        Pod("replaced", poll=60, model="daily", minutes=DAY).drafting(5, daily),
+        Pod("replaces", poll=60, model="daily", start=DAY + 20)
+        .drafting(5, after(40, 0.8, 0.4))
+        .fires(0.4, since=DAY + 85, **always),
     )
+
+
+@scenes
+def remembered():
+    """The past of each rate; the push remembers the same (sidecar/alerting/past.py).
+
+    It knows the mean 0.757 of the whole one, which was idle for half an hour, and the others' to
+    the last digit.
+    """
+    idles = plan((60, 5), (30, 0), (0, 5))
+    whole = Pod("whole").drafting(
+        idles,
+        plan((40, 0.8), (10, 0.62), (40, 0.75), (20, 0.85), (0, 0.5)),
+        requests=plan((60, 10), (30, 0), (0, 10)),
+    )
+    split = Pod("split").bucket("0", 4, plan((30, 0.8), (15, 0.5), (0, 0.82)))
+    split.bucket("1+", plan((100, 2), (0, 6)), after(100, 0.6, 0.5))
+
+    def of(pod, value, **labels):
+        return pod.own | {"model_name": "m"} | labels, value
+
+    def part(pod, value, **labels):
+        return of(pod, value, draft_tokens="3", **labels)
+
+    # Without a temperature until the first requests have told theirs.
+    told = {"method": "eagle3", "adaptive_verification": "false"}
+    cold, hot = told | {"temperature": "0"}, told | {"temperature": "1+"}
+    yield Scene(
+        "a rate's past is its mean, how much it varies, and for how many minutes it is known",
+        None,
+        at=(130,),
+        records={
+            "pod_temperature:specdec_acceptance:minutes2d": [
+                part(whole, 103), part(split, 1, **told), part(split, 129, **cold),
+                part(split, 128, **hot),
+            ],
+            "pod_temperature:specdec_acceptance:mean8h": [
+                part(whole, 0.758), part(split, 0.733, **told), part(split, 0.79, **cold),
+                part(split, 0.579, **hot),
+            ],
+            "pod:specdec_acceptance:fall": [of(whole, 0.258), of(split, 0.036)],
+            "pod:specdec_acceptance:spread2d": [of(whole, 0.053), of(split, 0.043)],
+        },
+    ).with_pods(whole, split)  # fmt: skip
 
 
 @scenes
@@ -298,14 +369,15 @@ def by_time():
             Pod("adaptive-slow").drafting(5, 0.7).timed(0.7).speculating(ADAPTIVE)
             .fires(0.7, alert=SLOWER),
             better.fires(0.39, until=18, **information)
+            .fires(0.594, since=22, until=22, **information)
             .fires(0.9, since=25, until=25, **information),
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.7, 1.3))
             .fires(0.7, alert=SLOWER, until=13).fires(0.817, alert=SLOWER, since=30, until=30),
         ]  # fmt: skip
 
-    yield Scene("a low acceptance warns unless a time is known", LOW, at=(9, 18, 25, 40)).with_pods(
-        *pods()
-    )
+    yield Scene(
+        "a low acceptance warns unless a time is known", LOW, at=(9, 18, 22, 25, 40)
+    ).with_pods(*pods())
     slower = Scene("slower than plain, whatever is accepted", SLOWER, at=(9, 13, 30, 45))
     yield slower.with_pods(*pods())
     yield Scene(

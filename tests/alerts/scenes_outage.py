@@ -174,6 +174,13 @@ def before_prometheus():
         at=(20,),
         records={"pod:specdec_loading:seconds": [(loads.own, 1200)]},
     ).with_pods(loads, seen("was-read", specdec_last_scrape_timestamp_seconds=1))
+    # The new sidecar has never read it, and the one before it has.
+    yield Scene(
+        "nor is what was read before its sidecar restarted",
+        None,
+        at=(20,),
+        records={"pod:specdec_loading:seconds": ()},
+    ).with_pods(of_its_model("down").failing(lambda n: n >= 20).away(12, 13))
 
 
 @scenes

@@ -231,6 +231,10 @@ def no_outages():
     new.failing(lambda n: n < 40)
     yield Situation("the strategy Recreate, with a load of 20 minutes", (old, new), 120)
 
+    elsewhere = Pod("a", minutes=60).drafting(5, 0.8).timed(0.55)
+    elsewhere.on("NVIDIA L40S", measured_on="NVIDIA H100 80GB HBM3")
+    yield Situation("a baseline that was measured on a faster accelerator", (elsewhere,), 60)
+
     before = target(good("old", minutes=60, model="before"))
     renamed = target(good("new", start=58, minutes=60, model="after"))
     yield Situation("a model that is renamed", (before, renamed), 118)

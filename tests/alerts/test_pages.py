@@ -92,13 +92,14 @@ def test_the_readme_shows_a_notification_as_it_is_sent():
         "{{ $labels.instance }}": "10.4.7.21:9911",
         "{{ $value | humanizePercentage }}": "39.6%",
     }
+    pod = "vllm-7d9c4bf6c5-x2x9z"
     summary = critical.summary
     description = critical.description
     for template, value in values.items():
         summary = summary.replace(template, value)
         description = description.replace(template, value)
 
-    assert f"{summary} since 03:12 UTC, llm/vllm-7d9c4bf6c5-x2x9z. First: {critical.first}" in page
+    assert f"{summary} since 03:12 UTC, llm. First: {critical.first} on {pod}" in page
     assert " ".join(description.split()) in page
 
 
@@ -159,9 +160,8 @@ def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_
         "model_name": "m",
     }
     title, text = rendered(tmp_path, **alert, severity="critical")
-    where = "eu/llm/vllm-7d9c4b-x2x9z"
-    first = "First: specdec-sidecar report"
-    assert title == f"m: low acceptance rate since 02:12 UTC, {where}. {first}"
+    first = "First: specdec-sidecar report on vllm-7d9c4b-x2x9z"
+    assert title == f"m: low acceptance rate since 02:12 UTC, eu/llm. {first}"
     assert text == [
         "It loses.",
         "Acceptance 45%.",
@@ -186,12 +186,30 @@ PAGING = [alert for alert in ALERTS if alert.labels["severity"] == "critical"]
 
 @pytest.mark.servers
 @pytest.mark.parametrize("alert", PAGING, ids=lambda alert: alert.name)
-def test_a_page_says_what_where_since_when_and_what_to_do_in_120_characters(alert, tmp_path):
-    """What a phone at night shows; that is PagerDuty's summary, Slack's title, e-mail's subject."""
+@pytest.mark.parametrize(
+    ("model", "pod"),
+    [
+        ("Qwen/Qwen3-32B", "vllm-7d9c4bf6c5-x2x9z"),
+        (
+            "meta-llama/Llama-4-Maverick-17B-128E-FP8",
+            "vllm-llama-4-maverick-17b-128e-fp8-decode-5f7c9d8b6-x2x9z",
+        ),
+    ],
+    ids=["short", "long"],
+)
+def test_a_page_says_what_where_since_when_and_what_to_do_in_120_characters(
+    alert, model, pod, tmp_path
+):
+    """What a phone at night shows; that is PagerDuty's summary, Slack's title, e-mail's subject.
+
+    The labels are those that the alert has.
+    """
     labels = {"alertname": alert.name, **alert.labels, "cluster": "eu", "namespace": "llm"}
-    if "$labels.instance" in alert.description:
-        labels |= {"pod": "vllm-7d9c4bf6c5-x2x9z", "instance": "10.4.7.21:9911"}
-    labels["model_name"] = "Qwen/Qwen3-32B"
+    of_pod = "$labels.instance" in alert.description
+    if of_pod:
+        labels |= {"pod": pod, "instance": "10.4.7.21:9911"}
+    if "model_name" in alert.summary:
+        labels["model_name"] = model
     annotations = {
         "summary": alert.text(alert.summary, labels, 0.4),
         "description": alert.text(alert.description, labels, 0.4),
@@ -199,9 +217,10 @@ def test_a_page_says_what_where_since_when_and_what_to_do_in_120_characters(aler
     }
     title, text = rendered(tmp_path, annotations=annotations, **labels)
 
-    assert "since 02:12 UTC, eu/llm" in title
-    assert title.endswith(f". First: {alert.first}")
-    assert len(title) <= 120, len(title)
+    short = annotations["summary"].rpartition("/")[-1]
+    said = f"{short} since 02:12 UTC, eu/llm. First: {alert.first}"
+    assert title == (f"{said} on {pod}" if of_pod else said)
+    assert len(said) <= 120, len(said)
     assert text[0] == annotations["description"]
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import accumulate, cycle
 
 from sidecar.requests.messages import (
+    Configuration,
     FinishedRequest,
     Hello,
     HelloState,
@@ -195,6 +196,7 @@ class Vllm:
         self.speculation = None
         self.version = "0.32.0"
         self.plugin_state = HelloState.OBSERVING
+        self.accelerator = None
         # by temperature, plans of each request's acceptance and plain time per token / actual
         self.finishing = {}
         self.looping = None  # a plan of the share of these that ends in a loop
@@ -363,6 +365,7 @@ class Vllm:
             start=f"life-{self.lives}-{name}", started=self._started, state=self.plugin_state,
             reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
             speculation=self.speculation or (default if drafts else None),
+            configuration=Configuration(accelerator=self.accelerator),
         )  # fmt: skip
 
 

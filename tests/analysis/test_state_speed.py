@@ -8,8 +8,8 @@ from sidecar.analysis.advice import Advice
 from sidecar.analysis.judgement import Basis, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Counter
-from sidecar.requests.messages import Speculation, StepTally
-from sidecar.settings.baselines import PlainStepTimes
+from sidecar.requests.messages import Configuration, Speculation, StepTally
+from sidecar.settings.baselines import PlainCache, PlainStepTimes
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server
 from tests.analysis.decoding import KEY, Engine
 
@@ -204,6 +204,32 @@ def test_without_a_baseline_of_the_model_the_rule_of_thumb_decides(baseline, wit
     )
     assert (model.speed.speedup, model.speed.withheld) == (None, withheld)
     assert {(row.saved_seconds, row.lost_seconds) for row in model.temperatures} == {(None, None)}
+
+
+@pytest.mark.parametrize(
+    ("measured_on", "runs_on", "withheld"),
+    [
+        ("NVIDIA A100", "NVIDIA H100", Withheld.OTHER_ACCELERATOR),
+        ("NVIDIA H100", "NVIDIA H100", None),
+        (None, "NVIDIA H100", None),  # nobody knows
+        ("NVIDIA A100", None, None),
+    ],
+)
+def test_a_baseline_of_another_accelerator_is_no_reference(measured_on, runs_on, withheld):
+    """Its steps, latencies and cache say nothing of this one, and would page someone."""
+    server = Decoding(
+        plain_steps={"m": replace(PLAIN["m"], accelerator=measured_on)},
+        plain_cache={"m": PlainCache(capacity_tokens=1000)},
+        baseline={"m": {"tpot": {"p50": 0.02}}},
+    )
+    server.plugin.hello(configuration=Configuration(accelerator=runs_on))
+    model = server.decode(120, accepted=0.7, step_seconds=0.1).model()
+    by = Basis.ACCEPTANCE if withheld else Basis.SPEEDUP
+    assert (model.judgement.basis, model.speed.withheld) == (by, withheld)
+    assert (model.judgement.verdict is Verdict.NET_NEGATIVE) == (withheld is None)
+    kept = (model.plain_steps, model.plain_cache, model.plain_latencies)
+    assert [bool(one) for one in kept] == [withheld is None] * 3
+    assert any(load.plain_seconds for load in model.loads) == (withheld is None)
 
 
 def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():

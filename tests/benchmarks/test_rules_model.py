@@ -204,12 +204,15 @@ def test_the_lower_one_of_yesterday_and_a_week_ago_counts(
         ("m", "worse"): (0.8, 0.6, 0.6),
         ("m", "young"): (None, 0.7, 0.55),
         ("m", "new"): (None, None, 0.55),
+        ("sank", "newer"): (None, None, 0.65),
         ("other", "k"): (0.5, 0.7, with_other_k),
     }
     given = {
         labelled(f"model:{day_before}", namespace="n", model_name="m"): (0.55, 0.65),
+        labelled(f"model:{day_before}", namespace="n", model_name="sank"): (0.75, 0.65),
         labelled(K, namespace="n", model_name="m"): (3, 3.1),
-        labelled(K, namespace="n", model_name="other"): (5, 3),
+        labelled(K, namespace="n", model_name="sank"): (3, 3),
+        labelled(K, namespace="n", model_name="other"): (3.5, 3),
     }
     for (model, name), (week_ago, yesterday, _) in rates.items():
         own = {"namespace": "n", "instance": name, "model_name": model}

@@ -1,4 +1,5 @@
 import re
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from sidecar.analysis.speed.plain import step_time
 from sidecar.commands.baseline import measure
 from sidecar.commands.load.workload import RequestOptions
 from sidecar.commands.plain.agreement import agreement, widened
+from sidecar.commands.plain.document import plain_steps
 from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
@@ -252,8 +254,13 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
 async def test_a_load_is_measured_until_step_times_are_known_well_enough(
     monkeypatch, tmp_path, error, rounds
 ):
-    """After six rounds at least: fewer do not tell how well they are."""
+    """After six rounds at least: fewer do not tell how well they are.
+
+    What the plug-in tells of the machine is part of it.
+    """
     monkeypatch.setattr("sidecar.commands.plain.traffic._LEAST_SLOT", 1.0)
+    gpu = type("NvmlCudaPlatform", (), {"get_device_name": staticmethod(lambda: "NVIDIA H100")})
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=gpu()))
     socket = tmp_path / "plugin.sock"
     options = SimulatorOptions(num_speculative_tokens=0, speed=8)
     often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
@@ -266,6 +273,7 @@ async def test_a_load_is_measured_until_step_times_are_known_well_enough(
         )
     (steps,) = measured.curves().values()
     assert len(steps.rounds) == rounds
+    assert plain_steps(steps, measured.until)["accelerator"] == "NVIDIA H100"
     assert (measured.error <= error) == (rounds == 6)
     assert measured.misses("demo", steps)  # how far off is the machine's
 
@@ -324,9 +332,15 @@ def test_a_second_baseline_says_whether_it_agrees_and_its_error_includes_the_dif
 
 
 def test_baselines_of_other_loads_or_contexts_are_not_compared():
-    """A difference between them would say nothing of the machine."""
+    """A difference between them would say nothing of the machine.
+
+    Nor would one between two accelerators.
+    """
     assert agreement(replace(MEASURED, running=(16.0, 32.0)), MEASURED) is None
     assert agreement(replace(MEASURED, context=500.0), MEASURED) is None
+    later, earlier = (replace(MEASURED, accelerator=name) for name in ("H100", "A100"))
+    assert agreement(later, earlier) is None
+    assert agreement(later, later) is not None
 
 
 def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, tmp_path):

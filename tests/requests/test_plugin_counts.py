@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import sys
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 
@@ -392,7 +393,9 @@ def test_vllms_repetition_is_an_outcome_of_its_own(plain, made):
 
 
 UNKNOWN = dict.fromkeys((*plugin.SPECULATION, "draft_architectures"))
-UNKNOWN_CONFIGURATION = dict.fromkeys((*plugin.CONFIGURATION, "drops_cache_block", "block_size"))
+UNKNOWN_CONFIGURATION = dict.fromkeys(
+    (*plugin.CONFIGURATION, "drops_cache_block", "block_size", "accelerator")
+)
 
 
 def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made):
@@ -464,6 +467,36 @@ def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_u
         "drops_cache_block": False, "lookahead_hash_tokens": 0, "kv_connector_role": "kv_both",
     }  # fmt: skip
     assert hello["configuration"] == UNKNOWN_CONFIGURATION | known
+
+
+def told():
+    return "NVIDIA H100 80GB HBM3"
+
+
+def starts_the_device():
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "known"),
+    [
+        ("NvmlCudaPlatform", told, "NVIDIA H100 80GB HBM3"),
+        ("RocmPlatform", lambda: "A" * 300, "A" * 256),
+        ("NvmlCudaPlatform", starts_the_device, None),  # NVML fails
+        # These ask torch, which starts the device in the engine core's process.
+        ("NonNvmlCudaPlatform", starts_the_device, None),
+        ("XPUPlatform", told, None),
+    ],
+)
+def test_the_accelerators_name_is_only_asked_for_where_the_driver_knows_it(
+    monkeypatch, made, platform, name, known
+):
+    """A fault of the driver's library is none of the plug-in's, and ends nothing."""
+    current = type(platform, (), {"get_device_name": staticmethod(name)})()
+    module = SimpleNamespace(current_platform=current)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", module)
+
+    assert plugin.introduction(made())["configuration"]["accelerator"] == known
 
 
 def test_before_vllm_could_keep_the_last_cached_block_eagle_always_drops_it(made):

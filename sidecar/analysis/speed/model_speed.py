@@ -97,6 +97,11 @@ class ModelSpeed:
         self.whole: EngineSpeed | None = None
         self._read_engines: dict[EngineKey, EngineSpeed | None] = {}
 
+    def forget_baseline(self, why: Withheld) -> None:
+        """From now on, the speedup is withheld."""
+        self.curve = None
+        self._missing = why
+
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps]) -> None:
         """Takes in what the model's speculating engines decoded between two polls."""
         clock = []

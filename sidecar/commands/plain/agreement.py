@@ -25,7 +25,12 @@ class Agreement:
 
 
 def agreement(later: PlainStepTimes, earlier: PlainStepTimes) -> Agreement | None:
-    """Compares the steps at the later one's loads; None if the two share none."""
+    """Compares the steps at the later one's loads; None if the two share none.
+
+    None, too, if they are of different accelerators.
+    """
+    if later.is_of_another(earlier.accelerator):
+        return None
     differences = []
     errors = []
     for running in later.running:

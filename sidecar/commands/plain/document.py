@@ -21,6 +21,7 @@ def plain_steps(times: PlainStepTimes, until: float) -> dict[str, Any]:
         "rounds": [_law(law) for law in times.rounds],
         "drift": round(times.drift, 4) or None,
         "first_token_seconds": _rounded(times.first_token_seconds),
+        "accelerator": times.accelerator,
         "machine_load": None if times.machine_load is None else round(times.machine_load, 2),
         "measured": datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds"),
     }

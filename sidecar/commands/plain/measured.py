@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -67,7 +67,9 @@ class BaselineRun:
         # Unix seconds of the first and the last page
         self.began = 0.0
         self.until = 0.0
-        self.vllm = ""  # the version, as the plug-in says
+        # the version, and the name of the accelerator, as the plug-in says
+        self.vllm = ""
+        self.accelerator: str | None = None
         self.machine_load: float | None = None  # see ``PlainStepTimes``
 
         windows = {"latency_window": inf, "history": inf}  # so that nothing drops out of them
@@ -112,6 +114,7 @@ class BaselineRun:
         """See ``PluginSink``."""
         if isinstance(message, Hello):
             self.vllm = message.vllm or self.vllm
+            self.accelerator = message.configuration.accelerator
             if message.speculation is not None:
                 self.drafted.add(message.model or "")
         self._reported.receive(connection, message)
@@ -199,7 +202,11 @@ class BaselineRun:
             for model, blocks in self._blocks.items()
             if model not in self.drafted
         }
-        return {model: times for model, times in plain.items() if times is not None}
+        return {
+            model: replace(times, accelerator=self.accelerator)
+            for model, times in plain.items()
+            if times is not None
+        }
 
     @property
     def error(self) -> float:

@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.commands.arguments import read_input
-from sidecar.commands.planning.fields import (
-    LENGTHS,
-    MOST_BYTES,
-    OVERRIDING_LENGTH,
-    ModelFields,
-    read_fields,
-)
-from sidecar.commands.planning.layers import Layer, layers_of, plain_layers
-from sidecar.commands.planning.parameters import Parameters
-from sidecar.commands.planning.shape import UNQUANTIZED, CachedLayers, CacheLayout, ModelShape
-from sidecar.commands.planning.states import state_layer
+from sidecar.commands.planning.files import MOST_BYTES, read_fields
+from sidecar.commands.planning.shape import CachedLayers, CacheLayout, ModelShape
 from sidecar.errors import InputError
+from sidecar.sizes.fields import LENGTHS, OVERRIDING_LENGTH, ModelFields
+from sidecar.sizes.layers import Layer, layers_of, plain_layers
+from sidecar.sizes.parameters import Parameters
+from sidecar.sizes.precision import UNQUANTIZED
+from sidecar.sizes.states import state_layer
 
 _MOST_TOKENIZER_BYTES: Final = 64 * 1024 * 1024
 # Families with one MTP layer where the configuration names none (vLLM 0.32, the classes of

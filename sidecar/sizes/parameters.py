@@ -8,9 +8,9 @@ Biases, norms and the like are left out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.commands.planning.fields import ModelFields
-from sidecar.commands.planning.layers import Layer
-from sidecar.commands.planning.states import state_layer
+from sidecar.sizes.fields import ModelFields
+from sidecar.sizes.layers import Layer
+from sidecar.sizes.states import state_layer
 
 
 @dataclass(frozen=True, slots=True)

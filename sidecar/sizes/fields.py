@@ -186,6 +186,22 @@ class ModelFields(BaseModel):
         return self.head_dim or self.hidden_size // self.heads
 
     @property
+    def values_of_head(self) -> int:
+        """The values that a KV head caches for a token: a key and a value.
+
+        With multi-head latent attention (MLA) it is one vector, which all heads share.
+        """
+        if self.kv_lora_rank:
+            return self.kv_lora_rank + self.qk_rope_head_dim
+        key = self.size_of_head
+        return key + (self.v_head_dim or key)
+
+    @property
+    def heads_that_cache(self) -> int:
+        """The KV heads of a layer; 1 with MLA."""
+        return 1 if self.kv_lora_rank else self.kv_heads or self.heads
+
+    @property
     def gates_attention(self) -> bool:
         """Whether attention has a gate of the size of its queries, as Qwen3-Next's has."""
         if self.attn_output_gate is not None:

@@ -150,10 +150,13 @@ def steps(decodes=8, context=5, is_mixed=False, **numbers):
     return {"steps": [[decodes, context, is_mixed, [*{**STEPS, **numbers}.values()]]]}
 
 
+MANY = map(str, range(33))
 WRONG_HELLO = (
     *({"state": "asleep"}, {"reason": "x" * 201}, {"engine": -1}, {"start": ""}),
     *({"server": ""}, {"server": "x" * 65}, {"own": "all"}, {"own": ["x"] * 17}, {"full": 1}),
     *({"vllm": "x" * 65}, {"vllm": 32}),
+    *({"configuration": {"sizes": sizes}} for sizes in ([1], {"a": -1}, {"a": "1"}, {"a": 0.5})),
+    *({"configuration": {"sizes": sizes}} for sizes in ({"a" * 65: 1}, dict.fromkeys(MANY, 1))),
 )
 WRONG_FINISHED = (
     *({"temperature": temperature} for temperature in ("70", True, -1, 202)),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from sidecar.requests import messages
+from sidecar.requests import messages, plugin
 from sidecar.requests.messages import (
     MAX_ITEMS,
     VERSION,
@@ -130,6 +130,14 @@ def test_what_is_unknown_of_a_request_is_none_and_no_group():
     one, own = read.report.finished
     assert (one.temperature, one.sampling, one.output_tokens, one.ending) == (None,) * 4
     assert (one.decoded_tokens, one.is_own, own.is_own) == (0, False, True)
+
+
+def test_every_size_that_the_plugin_tells_is_read():
+    """A packet with more names than are allowed would be refused as a whole."""
+    sizes = dict.fromkeys(plugin.SIZES, 7)
+    read = read_packet(packet(hello={**HELLO, "configuration": {"sizes": sizes}}))
+
+    assert read.hello.configuration.sizes == sizes
 
 
 def test_unknown_fields_are_ignored():

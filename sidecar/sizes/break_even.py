@@ -81,9 +81,9 @@ class _Assumed:
 # Balance on GPUs: of the data sheets, dense 16-bit operations ÷ bytes a second, from A100's 153 to
 # L40S's 419 (RTX 4090 164, B200 281, H100 295); for the least, two thirds of the operations. On
 # CPUs: from two cores with AVX-512, where 8 to 32 tokens take as long as the weights
-# (docs/measurements/break-even.md), to many cores with AMX. Seconds: vLLM issue 20780, where each
-# pass of a head takes 0.6 to 1.1 ms more on an H100 than reading it, and a step 0.9 ms more than
-# its passes; on the CPU, steps with n-gram there.
+# (docs/measurements/break-even.md), to many cores with AMX. Seconds: vLLM issue 20780, where a pass
+# of a head takes 0.3 to 1.0 ms more than an H100 takes to read it, and a step up to 1.1 ms more
+# than its passes; on the CPU, steps with n-gram there.
 _CHEAP_GPU: Final = _Assumed(is_dear=False, balance=420, attention="request")
 _DEAR_GPU: Final = _Assumed(
     is_dear=True, balance=100, attention="none", pass_seconds=0.001, step_seconds=0.001
@@ -119,9 +119,9 @@ def _length(target: Model, draft: Model | None, load: Load, assumed: _Assumed) -
         first = _pass(draft, precision, load, verified, assumed)  # catches up with the target
         later = _pass(draft, precision, load, 1.0, assumed)
         by_layers = plain * draft.layers / target.layers
-        worst = max if assumed.is_dear else min
-        first = worst(first, by_layers)
-        later = worst(later, by_layers)
+        one_of = max if assumed.is_dear else min
+        first = one_of(first, by_layers)
+        later = one_of(later, by_layers)
         passes = min(load.passes, 1.0) * first + max(load.passes - 1, 0.0) * later
         length += passes / plain
 

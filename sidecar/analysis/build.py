@@ -20,6 +20,7 @@ from sidecar.analysis.evidence import (
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.judgement import Judgement, ModelJudgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
+from sidecar.analysis.speed.estimate import Estimate, estimate
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.strata import ENGINE, Difference, marginal
@@ -167,6 +168,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         groups=tuple(groups) if facts.is_split else (),
         judgement=judged.whole,
         speed=facts.speed,
+        estimate=_estimate(facts),
         loads=tuple(load for load in facts.loads if load.tokens or load.plain_seconds is not None),
         contexts=model.speed.contexts if facts.is_fresh else {},
         acceptance_p10=facts.acceptance_p10,
@@ -195,6 +197,17 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         thresholds=thresholds,
     )
     return replace(report, findings=find(situation))
+
+
+def _estimate(facts: ModelFacts) -> Estimate | None:
+    """What the sizes of the models say, while no speedup is known."""
+    if facts.speed is None or facts.speed.in_force is not None:
+        return None
+    views = [engine.plugin for engine in facts.speculating if engine.plugin.speculation]
+    if not views:
+        return None
+    plugin = views[0]  # the engines are configured alike
+    return estimate(plugin.speculation, plugin.configuration, facts.speed.steps)
 
 
 def _checklist(facts: ModelFacts, thresholds: Thresholds) -> Checklist:

@@ -25,6 +25,7 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.finer import Part
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.overlong import Overlong
+from sidecar.analysis.speed.estimate import Estimate
 from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
@@ -146,6 +147,9 @@ class ModelReport:
     advice: Advice | None  # on the number of draft tokens; None below the gates
     # over latency_window, of what this product's own commands sent: it is in no temperature
     own: Acceptance = NO_DRAFTS
+    # of the acceptance rate that breaks even, by the models' sizes; None if a speedup is known, or
+    # no plug-in tells how vLLM drafts
+    estimate: Estimate | None = None
     overlong: Overlong | None = None  # requests of the window that the draft was too short for
     # over the last hour, by the mean context of the requests that decoded (``CONTEXT_LABELS``)
     contexts: Mapping[str, Speedup] = field(default_factory=dict)

@@ -17,10 +17,11 @@ from sidecar.commands.planning.gpus import GPUS, Gpu, of_size
 from sidecar.commands.planning.memory import CacheOptions, Deployment
 from sidecar.commands.planning.plan import Plan, make_plan
 from sidecar.commands.planning.serving import KV_CACHE_DTYPES, NEEDS_A_MODEL, Serving
-from sidecar.commands.planning.shape import BYTES, UNQUANTIZED, CachedLayers, ModelShape
+from sidecar.commands.planning.shape import CachedLayers, ModelShape
 from sidecar.commands.planning.text import plan_text
 from sidecar.errors import InputError
 from sidecar.settings import Settings
+from sidecar.sizes.precision import BYTES, UNQUANTIZED
 
 HELP = "calculate whether a draft fits in memory next to its target, and how much KV cache it costs"
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([bm]?)", re.ASCII | re.IGNORECASE)

@@ -12,8 +12,10 @@ from typing import Final
 
 Release = tuple[int, int]
 
-_NO_DRAFTER: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
-_ONE_PASS: Final = _NO_DRAFTER | {"dflash", "dspark", "medusa"}
+WITHOUT_A_DRAFTER: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
+HEADS: Final = frozenset({"eagle", "eagle3", "dflash"})
+"""What drafts is a head that has been trained for the target."""
+_ONE_PASS: Final = WITHOUT_A_DRAFTER | {"dflash", "dspark", "medusa"}
 _CUSTOM: Final = "custom_class"
 ASYNC_SCHEDULING: Final = "async scheduling"
 RUNNER_V2: Final = "model runner V2"
@@ -65,7 +67,7 @@ def drafts_with_a_model(method: str | None) -> bool:
 
     If so, drafts do not depend on what the text repeats.
     """
-    return method not in _NO_DRAFTER | {_CUSTOM}
+    return method not in WITHOUT_A_DRAFTER | {_CUSTOM}
 
 
 def needs_a_draft(method: str | None) -> bool:

@@ -279,12 +279,9 @@ def _range(finding: GreedyDrafting) -> str:
 def _memory(configuration: Configuration, speculation: Speculation) -> str:
     """The price of sampling the draft."""
     size = ""
-    if configuration.max_num_seqs and configuration.vocabulary:
-        logits = (
-            configuration.max_num_seqs
-            * speculation.num_speculative_tokens
-            * configuration.vocabulary
-        )
+    vocabulary = configuration.sizes.get("vocab_size")
+    if configuration.max_num_seqs and vocabulary:
+        logits = configuration.max_num_seqs * speculation.num_speculative_tokens * vocabulary
         size = f" up to {memory_size(logits * _LOGIT_BYTES)} of"
 
     text = f"The draft's logits take{size} GPU memory."

@@ -150,8 +150,8 @@ def _share_of_layers(model: ModelReport) -> float | None:
     if speculation is None or is_mtp(speculation.method):
         return None
 
-    layers = engine.configuration.layers
-    drafting = speculation.draft_layers
+    layers = engine.configuration.sizes.get("num_hidden_layers")
+    drafting = speculation.draft_sizes.get("num_hidden_layers")
     return drafting / (layers + drafting) if layers and drafting else None
 
 

@@ -10,7 +10,7 @@ present version and the one before it.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Final, Literal, NamedTuple
@@ -63,6 +63,7 @@ def _json_object(text: str) -> str:
     return text
 
 
+Sizes = Annotated[dict[Annotated[str, Field(max_length=64)], Count], Field(max_length=32)]
 Options = Annotated[str, Field(max_length=4096), AfterValidator(_json_object)]
 
 
@@ -81,8 +82,9 @@ class Speculation:
     ``per_batch_size``: the number of tokens follows a schedule by batch size, ``schedule``: its
     first and last number of requests and draft tokens. ``parallel_drafting``: a model drafts all
     tokens in one pass. ``local_argmax`` is vLLM's use_local_argmax_reduction, ``keeps_last_block``
-    its disable_eagle_block_drop. ``options`` is vLLM's whole --speculative-config, a JSON object.
-    None: this vLLM has none.
+    its disable_eagle_block_drop. ``draft_sizes`` are the dimensions of what drafts, but the
+    target's where no model of its own does. ``options`` is vLLM's whole --speculative-config, a
+    JSON object. None: this vLLM has none.
     """
 
     method: Name | None
@@ -98,7 +100,8 @@ class Speculation:
     keeps_last_block: bool | None = None
     draft_quantization: Name | None = None
     draft_max_model_len: Count | None = None
-    draft_layers: Count | None = None
+    draft_tensor_parallel_size: Count | None = None
+    draft_sizes: Sizes = field(default_factory=dict, hash=False)
     draft_architectures: Annotated[tuple[Name, ...], Field(max_length=8)] | None = None
     options: Options | None = None
 
@@ -110,8 +113,10 @@ class Configuration:
     It is what vLLM made of its options. None where this vLLM cannot tell. ``drops_cache_block``:
     the last block of a prefix-cache hit is computed again, which has ``block_size`` tokens, 0 if
     that is unknown as blocks have several sizes; ``lookahead_hash_tokens``: how many
-    tokens after a block its hash includes, which makes that unnecessary. ``accelerator`` is its
-    name, as the driver says it.
+    tokens after a block its hash includes, which makes that unnecessary. ``device`` is vLLM's kind
+    of it. ``is_hybrid``: some layers keep a state; ``is_moe``: some have experts. ``sizes`` are the
+    model's dimensions, by their names in its configuration; one that it has not is missing.
+    ``accelerator`` is its name, as the driver says it.
     """
 
     model_runner_v2: bool | None = None
@@ -119,16 +124,19 @@ class Configuration:
     prefix_caching: bool | None = None
     quantization: Name | None = None
     max_num_seqs: Count | None = None
-    vocabulary: Count | None = None
     data_parallel_size: Count | None = None
+    tensor_parallel_size: Count | None = None
     block_size: Count | None = None
-    layers: Count | None = None
     drops_cache_block: bool | None = None
     lookahead_hash_tokens: Count | None = None
     max_model_len: Count | None = None
     pipeline_parallel_size: Count | None = None
     kv_connector_role: Name | None = None
     accelerator: Name | None = None
+    device: Name | None = None
+    is_hybrid: bool | None = None
+    is_moe: bool | None = None
+    sizes: Sizes = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1220,7 +1220,7 @@ SPECULATION = {
     "keeps_last_block": "disable_eagle_block_drop",
     "draft_quantization": "draft_model_config.quantization",
     "draft_max_model_len": "draft_model_config.max_model_len",
-    "draft_layers": "draft_model_config.hf_text_config.num_hidden_layers",
+    "draft_tensor_parallel_size": "draft_tensor_parallel_size",
 }
 MAX_OPTIONS = 4096  # characters of the --speculative-config
 # Options whose names end so are not sent. vLLM has none today.
@@ -1232,17 +1232,31 @@ CONFIGURATION = {
     "prefix_caching": "cache_config.enable_prefix_caching",
     "quantization": "model_config.quantization",
     "max_num_seqs": "scheduler_config.max_num_seqs",
-    "vocabulary": "model_config.hf_text_config.vocab_size",
     "data_parallel_size": "parallel_config.data_parallel_size",
-    "layers": "model_config.hf_text_config.num_hidden_layers",
+    "tensor_parallel_size": "parallel_config.tensor_parallel_size",
     "lookahead_hash_tokens": "num_hash_lookahead_tokens",  # from 0.33
     "max_model_len": "model_config.max_model_len",
     "pipeline_parallel_size": "parallel_config.pipeline_parallel_size",
     "kv_connector_role": "kv_transfer_config.kv_role",
+    "device": "device_config.device_type",
+    "is_hybrid": "model_config.is_hybrid",
+    "is_moe": "model_config.is_moe",
 }
 # The platforms of vLLM that ask the driver for an accelerator's name, by NVML or AMD SMI. Others
 # would ask the device, and so start it in this process.
 BY_DRIVER = ("NvmlCudaPlatform", "RocmPlatform")
+# The dimensions by which a model's parameters are counted, as its configuration names them.
+SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "tie_word_embeddings"),
+    *("draft_vocab_size", "target_hidden_size"),  # of a head that drafts
+    # of latent attention
+    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+    # of experts
+    *("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"),
+    *("moe_intermediate_size", "n_shared_experts", "shared_expert_intermediate_size"),
+    *("first_k_dense_replace", "interleave_moe_layer_step", "intermediate_size_mlp"),
+)
 
 
 def introduction(scheduler: Any) -> dict[str, Any]:
@@ -1259,6 +1273,7 @@ def introduction(scheduler: Any) -> dict[str, Any]:
     configuration["drops_cache_block"] = setting(scheduler, "use_eagle") if drops is None else drops
     configuration["block_size"] = cache_block(scheduler)
     configuration["accelerator"] = accelerator()
+    configuration["sizes"] = sizes(vllm.model_config)
     return {
         "plugin": VERSION,
         "model": text(names, 1024),
@@ -1323,9 +1338,16 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
         "rejection_sample_method": setting(speculative, "rejection_sample_method"),
         "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
         "draft_architectures": architectures,
+        "draft_sizes": sizes(draft),
         "options": options(speculative),
         **{name: setting(speculative, path) for name, path in SPECULATION.items()},
     }
+
+
+def sizes(model: Any) -> dict[str, int]:
+    """Those of ``SIZES`` that the model has, as integers."""
+    found = {name: setting(model, f"hf_text_config.{name}") for name in SIZES}
+    return {name: int(value) for name, value in found.items() if isinstance(value, int)}
 
 
 def options(speculative: Any) -> str | None:

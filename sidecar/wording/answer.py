@@ -35,7 +35,12 @@ from sidecar.wording.notes import (
 )
 from sidecar.wording.numbers import counted, duration, latency, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
-from sidecar.wording.speed import held_sentence, plus_minus, why_withheld
+from sidecar.wording.speed import (
+    estimate_sentence,
+    held_sentence,
+    plus_minus,
+    why_withheld,
+)
 from sidecar.wording.tables import judged_window
 
 # Worst first.
@@ -262,6 +267,7 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
     found = _judged(model, plugin)
+    found = replace(found, reason=f"{estimate_sentence(model)} {found.reason}".strip())
     room = room_sentence(model)
     pays = _worst(model) is Verdict.NET_POSITIVE
     if room and pays and model.judgement.by_speedup is None:

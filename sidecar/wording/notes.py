@@ -21,7 +21,7 @@ from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.advice import schedule_sentence
 from sidecar.wording.finer import finer_hints
 from sidecar.wording.numbers import counted, duration, percent
-from sidecar.wording.speed import why_withheld
+from sidecar.wording.speed import unsized_hint, why_withheld
 from sidecar.wording.tables import group_name
 
 _SOON: Final = 120.0  # seconds; what is nearer is not told more exactly
@@ -421,14 +421,15 @@ def _grounds(judgement: Judgement) -> str:
 def hints(model: ModelReport) -> list[str]:
     """What is missing in a model's report, and why.
 
-    That is: why a model that speculates has no speedup, which requests get no drafts, which
-    temperatures share a row, and what vLLM's page does not tell.
+    That is: why a model that speculates has no speedup and no estimate of what breaks even, which
+    requests get no drafts, which temperatures share a row, and what vLLM's page does not tell.
     """
     # Without a plug-in's steps, why there is no split says it all.
     is_timed = model.speed is not None and model.speed.withheld is not Withheld.NO_STEPS
     why = why_withheld(model) if is_timed else ""
     speedup = [f"No speedup for {model.model_name}: {why}."] if why else []
 
+    unsized = [hint] if (hint := unsized_hint(model)) else []
     quiet = [
         f"No drafts in the window for {group_name(group)}."
         for group in model.groups
@@ -440,4 +441,4 @@ def hints(model: ModelReport) -> list[str]:
         for limitation in sorted(engine.limitations)
     ]
 
-    return [*speedup, *quiet, *finer_hints(model), *dict.fromkeys(limitations)]
+    return [*speedup, *unsized, *quiet, *finer_hints(model), *dict.fromkeys(limitations)]

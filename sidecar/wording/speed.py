@@ -5,11 +5,12 @@ from typing import Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
+from sidecar.analysis.speed.estimate import Unsized
 from sidecar.analysis.speed.plain import step_time
 from sidecar.analysis.speed.speedup import Held, Speedup
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.settings.baselines import PlainStepTimes
-from sidecar.wording.numbers import duration, latency
+from sidecar.wording.numbers import duration, latency, percent
 
 _SOCKET: Final = "--plugin-socket PATH"
 _MEASURE: Final = (
@@ -34,6 +35,11 @@ _WITHHELD: Final = {
         " --context"
     ),
     Withheld.TOO_LITTLE: "not enough requests yet",
+}
+_UNSIZED: Final = {
+    Unsized.LAYERS: "some of the target's layers keep a state, and their sizes are not known",
+    Unsized.EXPERTS: "how many experts a token passes is not known",
+    Unsized.METHOD: "what this method takes is not known",
 }
 CONTEXTS: Final = ("context, tokens", "speedup", "with speculation", "without (baseline)")
 
@@ -79,6 +85,30 @@ def _again(times: PlainStepTimes, contexts: Sequence[float]) -> str:
 def plus_minus(speedup: Speedup) -> str:
     """The ratio, with twice its standard error."""
     return f"{speedup.ratio:.2f} ± {CONFIDENCE * speedup.error:.2f}"
+
+
+def estimate_sentence(model: ModelReport) -> str:
+    """Which acceptance rate breaks even by the sizes of the models; empty if they do not tell."""
+    found = model.estimate
+    if found is None or found.low is None or found.high is None:
+        return ""
+
+    rates = f"somewhere from {percent(found.low)} to {percent(found.high)} accepted"
+    if found.high > 1:
+        rates = f"from {percent(found.low)} accepted on, or at no rate"
+    if found.low > 1:
+        rates = "at no acceptance rate"
+    return f"By the sizes of the models, this load breaks even {rates}; measure to know."
+
+
+def unsized_hint(model: ModelReport) -> str:
+    """Why the sizes of the models do not tell what breaks even; empty if that goes without saying.
+
+    Of dimensions that no hello has there is nothing to say.
+    """
+    found = model.estimate
+    why = _UNSIZED.get(found.unsized) if found is not None and found.unsized else None
+    return f"What breaks even is not estimated by the sizes of the models: {why}." if why else ""
 
 
 def held_sentence(held: Held) -> str:

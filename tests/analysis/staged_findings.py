@@ -108,8 +108,8 @@ def undrafted(tokens=5000.0, **speculation):
     return pod(engines=(quiet,), verdict=Verdict.INSUFFICIENT_DATA, rate=None)
 
 
-EAGLE, LONG = Speculation("eagle", 3, draft_layers=1), 4000
-MTP = replace(EAGLE, method="mtp", draft_layers=61)
+EAGLE, LONG = Speculation("eagle", 3, draft_sizes={"num_hidden_layers": 1}), 4000
+MTP = replace(EAGLE, method="mtp", draft_sizes={"num_hidden_layers": 61})
 AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
 
 
@@ -118,7 +118,8 @@ def cached(
 ):
     """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
-    known = {"configuration": Configuration(layers=layers, max_num_seqs=64)}
+    sizes = {} if layers is None else {"num_hidden_layers": layers}
+    known = {"configuration": Configuration(sizes=sizes, max_num_seqs=64)}
     one = engine(speculation=speculation, cache=cache, **known | changes)
     return pod(engines=(one,), speculation=None, plain_cache=PlainCache(capacity_tokens=plain))
 

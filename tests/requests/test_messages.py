@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from sidecar.requests import messages
+from sidecar.requests import messages, plugin
 from sidecar.requests.messages import (
     MAX_ITEMS,
     VERSION,
@@ -132,6 +132,14 @@ def test_what_is_unknown_of_a_request_is_none_and_no_group():
     assert (one.decoded_tokens, one.is_own, own.is_own) == (0, False, True)
 
 
+def test_every_size_that_the_plugin_tells_is_read():
+    """A packet with more names than are allowed would be refused as a whole."""
+    sizes = dict.fromkeys(plugin.SIZES, 7)
+    read = read_packet(packet(hello={**HELLO, "configuration": {"sizes": sizes}}))
+
+    assert read.hello.configuration.sizes == sizes
+
+
 def test_unknown_fields_are_ignored():
     """So that a later plug-in may send more without another version of the format."""
     later = {**REPORT, **finishing(FINISHED), "end": {**END, "new": 1}, "new": [1]}
@@ -150,10 +158,13 @@ def steps(decodes=8, context=5, is_mixed=False, **numbers):
     return {"steps": [[decodes, context, is_mixed, [*{**STEPS, **numbers}.values()]]]}
 
 
+MANY = map(str, range(33))
 WRONG_HELLO = (
     *({"state": "asleep"}, {"reason": "x" * 201}, {"engine": -1}, {"start": ""}),
     *({"server": ""}, {"server": "x" * 65}, {"own": "all"}, {"own": ["x"] * 17}, {"full": 1}),
     *({"vllm": "x" * 65}, {"vllm": 32}),
+    *({"configuration": {"sizes": sizes}} for sizes in ([1], {"a": -1}, {"a": "1"}, {"a": 0.5})),
+    *({"configuration": {"sizes": sizes}} for sizes in ({"a" * 65: 1}, dict.fromkeys(MANY, 1))),
 )
 WRONG_FINISHED = (
     *({"temperature": temperature} for temperature in ("70", True, -1, 202)),

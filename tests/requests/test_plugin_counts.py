@@ -392,10 +392,11 @@ def test_vllms_repetition_is_an_outcome_of_its_own(plain, made):
     assert plain.only.tables["sampling"]["plain"]["repetition"] == 1
 
 
-UNKNOWN = dict.fromkeys((*plugin.SPECULATION, "draft_architectures"))
-UNKNOWN_CONFIGURATION = dict.fromkeys(
-    (*plugin.CONFIGURATION, "drops_cache_block", "block_size", "accelerator")
-)
+UNKNOWN = dict.fromkeys((*plugin.SPECULATION, "draft_architectures")) | {"draft_sizes": {}}
+UNKNOWN_CONFIGURATION = {
+    **dict.fromkeys((*plugin.CONFIGURATION, "drops_cache_block", "block_size", "accelerator")),
+    "sizes": {},
+}
 
 
 def test_hello_identifies_the_plugin_the_engine_and_its_speculation(plain, made):
@@ -497,6 +498,45 @@ def test_the_accelerators_name_is_only_asked_for_where_the_driver_knows_it(
     monkeypatch.setitem(sys.modules, "vllm.platforms", module)
 
     assert plugin.introduction(made())["configuration"]["accelerator"] == known
+
+
+class HeadConfig:
+    """A model's configuration with more than the sizes, and with sizes that are none."""
+
+    hidden_size = 4096
+    num_hidden_layers = 1
+    tie_word_embeddings = False
+    head_dim = None
+    num_experts_per_tok = [2, 4]  # noqa: RUF012 - a number for each layer, as some have it
+    moe_intermediate_size = 0.5
+    intermediate_size = -1
+    vocab_size = "128k"
+    model_type = "llama"
+    _name_or_path = "/models/secret"
+    eos_token_id = 7
+
+    @property
+    def num_attention_heads(self):
+        raise AssertionError
+
+
+def test_hello_has_the_sizes_of_target_and_draft_and_nothing_else_of_their_configurations(made):
+    """Whole numbers of a short list; whatever else a configuration has or does stays there."""
+    scheduler = made()
+    vllm = scheduler.vllm_config
+    vllm.model_config.hf_text_config = SimpleNamespace(num_experts=128, vocab_size=1000)
+    vllm.speculative_config = SimpleNamespace(
+        method="eagle3",
+        num_speculative_tokens=3,
+        draft_model_config=SimpleNamespace(hf_text_config=HeadConfig()),
+    )
+
+    hello = plugin.introduction(scheduler)
+
+    assert hello["configuration"]["sizes"] == {"num_experts": 128, "vocab_size": 1000}
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 1, "tie_word_embeddings": 0}
+    assert hello["speculation"]["draft_sizes"] == sizes
+    assert "secret" not in json.dumps(hello)
 
 
 def test_before_vllm_could_keep_the_last_cached_block_eagle_always_drops_it(made):

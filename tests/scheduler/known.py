@@ -113,6 +113,11 @@ class Known:
         return self._life.hello.get("reason")
 
     @property
+    def hello(self):
+        """What it said last of itself."""
+        return self._life.hello
+
+    @property
     def vllm(self):
         """vLLM's version; None if unknown."""
         return self._life.hello["vllm"]

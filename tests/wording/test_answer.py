@@ -7,6 +7,7 @@ import pytest
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.judgement import Undecided, Verdict
+from sidecar.analysis.speed.estimate import Estimate, Unsized
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
@@ -16,6 +17,7 @@ from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from sidecar.wording.notes import (
+    hints,
     judgement_note,
     model_notes,
     resting_loads,
@@ -47,6 +49,7 @@ BAD = Verdict.NET_NEGATIVE
 NONE = Verdict.INSUFFICIENT_DATA
 RULED = "Not measured; by the rule of thumb, speculation"
 WINS = f"{RULED} pays at every temperature with enough data"
+BY_SIZES = "By the sizes of the models, this load breaks even"
 LOSES = f"{RULED} does not pay at"
 MEASURE = (
     " Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
@@ -107,6 +110,43 @@ def test_of_several_models_that_do_not_speculate_one_whose_requests_are_known_is
         unknown, known, other
     )
     assert "that takes what a plug-in reports of its requests." in why(unknown)
+
+
+@pytest.mark.parametrize(
+    ("estimated", "says"),
+    [
+        (
+            Estimate(low=0.031, high=0.283),
+            f"{BY_SIZES} somewhere from 3% to 28% accepted; measure to know.",
+        ),
+        (
+            Estimate(low=0.33, high=1.2),
+            f"{BY_SIZES} from 33% accepted on, or at no rate; measure to know.",
+        ),
+        (
+            Estimate(low=1.1, high=2.0),
+            f"{BY_SIZES} at no acceptance rate; measure to know.",
+        ),
+        (Estimate(unsized=Unsized.SIZES), None),
+        (None, None),
+    ],
+)
+def test_what_is_not_measured_has_an_estimate_by_the_sizes_beside_it(estimated, says):
+    """It changes neither the text nor the colour: hot traffic was red, and 1.47 times as fast."""
+    hot = temperature("0.7-1", BAD, 0.42)
+    without = answer(report(model(hot, judgement=judgement(BAD, 0.42))))
+    shown = answer(report(model(hot, judgement=judgement(BAD, 0.42), estimate=estimated)))
+
+    assert (shown.text, shown.tone) == (without.text, "even")
+    assert shown.reason == (f"{says} {without.reason}" if says else without.reason)
+
+
+def test_where_the_sizes_do_not_tell_a_note_says_why():
+    """But not that a hello has none."""
+    unsized = {why: hints(model(estimate=Estimate(unsized=why))) for why in Unsized}
+    said = {why for why, notes in unsized.items() if "not estimated" in " ".join(notes)}
+
+    assert said == {Unsized.LAYERS, Unsized.EXPERTS, Unsized.METHOD}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tests.export.reports import engine, judgement, latency, model, temperature
 ROOT = Path(__file__).parents[2]
 GREEDY = Speculation("eagle3", 3, rejection_sample_method="standard", draft_sample_method="greedy")
 V1 = Configuration(
-    model_runner_v2=False, async_scheduling=False, max_num_seqs=256, vocabulary=128_256
+    model_runner_v2=False, async_scheduling=False, max_num_seqs=256, sizes={"vocab_size": 128_256}
 )
 
 
@@ -114,7 +114,7 @@ def test_greedy_drafting_of_hot_requests_alone_promises_nothing():
 )
 def test_a_small_amount_of_memory_is_not_zero(vocabulary, size):
     """It is said in MiB."""
-    small = replace(V1, vocabulary=vocabulary)
+    small = replace(V1, sizes={"vocab_size": vocabulary})
     greedy = explained(HOT_AND_COLD, configuration=small)
 
     assert f"logits take up to {size} of GPU memory" in greedy.expect

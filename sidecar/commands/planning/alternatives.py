@@ -8,7 +8,8 @@ from typing import Final
 
 from sidecar.commands.planning.memory import Deployment, Room, room
 from sidecar.commands.planning.serving import Serving
-from sidecar.commands.planning.shape import BYTES, ModelShape
+from sidecar.commands.planning.shape import ModelShape
+from sidecar.sizes.precision import BYTES
 
 MOST_GPUS: Final = 16
 """More GPUs are no alternative."""

@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.commands.arguments import read_input
-from sidecar.commands.planning.fields import (
-    LENGTHS,
-    MOST_BYTES,
-    OVERRIDING_LENGTH,
-    ModelFields,
-    read_fields,
-)
-from sidecar.commands.planning.layers import Layer, layers_of, plain_layers
-from sidecar.commands.planning.parameters import Parameters
-from sidecar.commands.planning.shape import UNQUANTIZED, CachedLayers, CacheLayout, ModelShape
-from sidecar.commands.planning.states import state_layer
+from sidecar.commands.planning.files import MOST_BYTES, read_fields
+from sidecar.commands.planning.shape import CachedLayers, CacheLayout, ModelShape
+from sidecar.engine.methods import HEADS
 from sidecar.errors import InputError
+from sidecar.sizes.fields import LENGTHS, OVERRIDING_LENGTH, ModelFields
+from sidecar.sizes.layers import Layer, layers_of, plain_layers
+from sidecar.sizes.parameters import Parameters
+from sidecar.sizes.precision import UNQUANTIZED
+from sidecar.sizes.states import state_layer
 
 _MOST_TOKENIZER_BYTES: Final = 64 * 1024 * 1024
 # Families with one MTP layer where the configuration names none (vLLM 0.32, the classes of
@@ -166,7 +163,7 @@ def _rope_factor(rope: Mapping[str, Any]) -> float:
 
 
 def _is_head(method: str | None) -> bool:
-    return method in {"eagle", "eagle3", "dflash"}
+    return method in HEADS
 
 
 def _cached(config: ModelFields, layers: Sequence[Layer]) -> Iterator[CachedLayers]:
@@ -185,13 +182,10 @@ def _cached(config: ModelFields, layers: Sequence[Layer]) -> Iterator[CachedLaye
 
 def _attention(config: ModelFields) -> CachedLayers:
     """One layer of it, without a window."""
+    layout: CacheLayout = "heads"
     if config.kv_lora_rank:
-        latent = config.kv_lora_rank + config.qk_rope_head_dim
-        layout: CacheLayout = "sparse latent" if config.index_topk else "latent"
-        return CachedLayers(1, 1, latent, layout=layout)
-
-    key = config.size_of_head
-    return CachedLayers(1, config.kv_heads or config.heads, key + (config.v_head_dim or key))
+        layout = "sparse latent" if config.index_topk else "latent"
+    return CachedLayers(1, config.heads_that_cache, config.values_of_head, layout=layout)
 
 
 def _indexer(config: ModelFields, count: int) -> Iterator[CachedLayers]:

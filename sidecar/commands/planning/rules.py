@@ -6,7 +6,8 @@ from typing import Final, Literal
 
 from sidecar.commands.planning.memory import Deployment, Room
 from sidecar.commands.planning.serving import KV_CACHE_DTYPES, Serving
-from sidecar.commands.planning.shape import BYTES, ModelShape
+from sidecar.commands.planning.shape import ModelShape
+from sidecar.sizes.precision import BYTES
 
 PlanVerdict = Literal["good", "doubtful", "impossible"]
 _LARGEST_TARGET: Final = 0.70  # of all memory

@@ -3,17 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-BYTES: Final = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "int4": 0.5,
-    "fp4": 0.5,
-}
-"""Bytes of a parameter or a cached value, without the scales of a quantization."""
-UNQUANTIZED: Final = "bf16"
+from sidecar.sizes.precision import BYTES, UNQUANTIZED
+
 CacheLayout = Literal["heads", "latent", "sparse latent", "indexer"]
 """What a layer caches of a token: a key and a value for each KV head; the latent vector of
 multi-head latent attention (MLA), dense or sparse; or the 8-bit key by which sparse MLA selects."""

@@ -5,12 +5,38 @@ three matrices or experts of them, embeddings, and the layers with a state whose
 Biases, norms and the like are left out.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.commands.planning.fields import ModelFields
-from sidecar.commands.planning.layers import Layer
-from sidecar.commands.planning.states import state_layer
+from sidecar.sizes.fields import ModelFields
+from sidecar.sizes.layers import Layer
+from sidecar.sizes.states import state_layer
+
+
+@dataclass(frozen=True, slots=True)
+class PassSize:
+    """The parameters that one pass of a model reads, which may be a head or a layer of it.
+
+    ``output`` are those of the output matrix, ``always`` all others that each token passes, of
+    which the embedding is none: a pass looks up a row of it. ``experts`` are those of which a
+    token passes the share ``chosen``, 0 to 1.
+    """
+
+    always: float
+    output: float
+    experts: float = 0.0
+    chosen: float = 1.0
+
+    def read(self, tokens: float) -> float:
+        """Those that are read for so many tokens, if each chooses its experts by itself."""
+        share = 1 - math.pow(1 - self.chosen, tokens)
+        return self.always + self.output + share * self.experts
+
+    @property
+    def active(self) -> float:
+        """Those that one token passes."""
+        return self.read(1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +62,40 @@ class Parameters:
         idle = self.fields.idle_experts
         return None if idle is None else self.whole() - with_experts * idle * self._expert()
 
+    def pass_size(self) -> PassSize | None:
+        """What a pass of the whole model reads; None if the experts of a token are not known."""
+        with_experts = sum(layer.feed_forward == "experts" for layer in self.layers)
+        return self._pass_size(self.whole() - self.embeddings(), with_experts)
+
+    def head_pass_size(self, method: str | None) -> PassSize:
+        """The same of a head, which computes with the target's output matrix if it has none."""
+        own = self.head_output(method)
+        return PassSize(self.head(method) - own, own or self._matrix())
+
+    def mtp_pass_size(self) -> PassSize | None:
+        """The same of a layer for multi-token prediction, and of the target's output matrix."""
+        return self._pass_size(self.mtp_layer(), 1 if self.fields.experts else 0)
+
+    def _pass_size(self, parameters: float, with_experts: int) -> PassSize | None:
+        """That of so many parameters, beside the output matrix, in layers with experts or none."""
+        fields = self.fields
+        if not with_experts:
+            return PassSize(parameters, self._matrix())
+        if fields.idle_experts is None or not fields.experts:
+            return None
+
+        experts = with_experts * fields.experts * self._expert()
+        chosen = 1 - fields.idle_experts / fields.experts
+        return PassSize(parameters - experts, self._matrix(), experts, chosen)
+
+    def _matrix(self) -> float:
+        """The embedding or the output matrix."""
+        return float(self.fields.vocab_size * self.fields.hidden_size)
+
     def embeddings(self) -> float:
         """The embedding and the output matrix, which may be one."""
         matrices = 1 if self.fields.tie_word_embeddings else 2
-        return float(matrices * self.fields.vocab_size * self.fields.hidden_size)
+        return matrices * self._matrix()
 
     def active_mtp_layer(self) -> float | None:
         """As ``active``, of a layer for multi-token prediction."""

@@ -1,8 +1,6 @@
-"""The fields of a model's ``config.json``, under the names of several families."""
+"""The fields of a model's configuration, under the names of several families."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import (
@@ -12,14 +10,8 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
-    ValidationError,
 )
 
-from sidecar.commands.arguments import read_input
-from sidecar.errors import InputError
-
-MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of a ``config.json``, and of the index beside it."""
 _MOST_LAYERS: Final = 10_000
 # Names of the longest context, of which the shortest counts (vLLM 0.32,
 # transformers_utils/model_arch_config_convertor.py, ``derive_max_model_len_and_key``).
@@ -194,6 +186,22 @@ class ModelFields(BaseModel):
         return self.head_dim or self.hidden_size // self.heads
 
     @property
+    def values_of_head(self) -> int:
+        """The values that a KV head caches for a token: a key and a value.
+
+        With multi-head latent attention (MLA) it is one vector, which all heads share.
+        """
+        if self.kv_lora_rank:
+            return self.kv_lora_rank + self.qk_rope_head_dim
+        key = self.size_of_head
+        return key + (self.v_head_dim or key)
+
+    @property
+    def heads_that_cache(self) -> int:
+        """The KV heads of a layer; 1 with MLA."""
+        return 1 if self.kv_lora_rank else self.kv_heads or self.heads
+
+    @property
     def gates_attention(self) -> bool:
         """Whether attention has a gate of the size of its queries, as Qwen3-Next's has."""
         if self.attn_output_gate is not None:
@@ -218,29 +226,12 @@ class ModelFields(BaseModel):
         return 1 if is_unsaid or self.shared_expert_width else 0
 
 
-def read_fields(file: Path) -> ModelFields:
-    """The fields of a ``config.json``; those of the language model where it nests them.
+def fields_of(config: Mapping[str, Any]) -> ModelFields:
+    """The fields of a configuration, which has the language model's on its first level.
 
     Raises:
-        InputError: it cannot be read, or is not the configuration of a decoder.
+        pydantic.ValidationError: it is not that of a decoder.
     """
-    try:
-        read = _flat(json.loads(read_input(file, MOST_BYTES)))
-        lengths = {name: read.get(name) for name in (*LENGTHS, OVERRIDING_LENGTH)}
-        others = any(read.get(name) for name in _OTHER_CACHES)
-        return ModelFields.model_validate({**read, "lengths": lengths, "has_other_caches": others})
-    except ValidationError as error:
-        missing = ", ".join(str(one["loc"][-1]) for one in error.errors())
-        raise InputError(f"{file}: not a decoder's config.json ({missing})") from None
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise InputError(f"{file}: not a JSON object") from None
-
-
-def _flat(read: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the nulls, which mean an absent field.
-
-    Models that see images nest the language model's fields.
-    """
-    nested = read.get("text_config") or read.get("llm_config") or {}
-    merged = {**read, **nested}
-    return {name: value for name, value in merged.items() if value is not None}
+    lengths = {name: config.get(name) for name in (*LENGTHS, OVERRIDING_LENGTH)}
+    others = any(config.get(name) for name in _OTHER_CACHES)
+    return ModelFields.model_validate({**config, "lengths": lengths, "has_other_caches": others})

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from sidecar.commands.planning.fields import LinearAttention, ModelFields
+from sidecar.sizes.fields import LinearAttention, ModelFields
 
 
 @dataclass(frozen=True, slots=True)

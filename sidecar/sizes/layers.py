@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sidecar.commands.planning.fields import ModelFields
+from sidecar.sizes.fields import ModelFields
 
 Mixer = Literal["attention", "state", "both", "none"]
 """What mixes tokens: attention, which caches keys and values, or a state of fixed size."""

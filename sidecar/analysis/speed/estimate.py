@@ -1,0 +1,170 @@
+"""Which acceptance rate breaks even, by the sizes of the models, while no speedup is known.
+
+The plug-in tells the models' dimensions, how vLLM drafts, and what its steps are like;
+``sizes/break_even.py`` has the arithmetic. It is no measurement, and decides nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from pydantic import ValidationError
+
+from sidecar.analysis.speed.steps import Steps
+from sidecar.engine.methods import HEADS, WITHOUT_A_DRAFTER, drafts_by_token, is_mtp
+from sidecar.requests.messages import Configuration, Speculation
+from sidecar.sizes.break_even import Load, Model, break_even
+from sidecar.sizes.fields import ModelFields, fields_of
+from sidecar.sizes.layers import plain_layers
+from sidecar.sizes.parameters import Parameters, PassSize
+from sidecar.sizes.precision import BYTES, UNQUANTIZED
+
+# The precision that a vLLM quantization stands for; others have 4 or 8 bits.
+_PRECISIONS: Final[Mapping[str | None, tuple[str, str]]] = {
+    None: (UNQUANTIZED, UNQUANTIZED),
+    **dict.fromkeys(("fp8", "fbgemm_fp8", "ptpc_fp8", "mxfp8", "modelopt"), ("fp8", "fp8")),
+    **dict.fromkeys(("awq", "awq_marlin"), ("int4", "int4")),
+    **dict.fromkeys(("mxfp4", "modelopt_fp4", "petit_nvfp4"), ("fp4", "fp4")),
+}
+_ANY_QUANTIZATION: Final = ("int4", "int8")
+
+
+class Unsized(StrEnum):
+    """Why the sizes do not tell."""
+
+    SIZES = "sizes"  # vLLM does not tell the dimensions, or they are of no decoder
+    LAYERS = "layers"  # some of the target's layers keep a state, whose size is not told
+    EXPERTS = "experts"  # how many experts a token passes is not told
+    METHOD = "method"  # a class of one's own drafts, or a method that is not known here
+    RATE = "rate"  # the acceptance rate says nothing: vLLM trims drafts, or makes the rate up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Acceptance rates between which this load breaks even, by the sizes of the models.
+
+    Where a rate is above 1, none breaks even. Both are None if ``unsized`` says why.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    unsized: Unsized | None = None
+
+
+def estimate(
+    speculation: Speculation | None, configuration: Configuration, steps: Steps | None
+) -> Estimate | None:
+    """The estimate for a vLLM that speculates so, in steps like these; None if it drafts none.
+
+    ``speculation`` is what the plug-in says.
+    """
+    if speculation is None or steps is None or not steps.draft_tokens:
+        return None
+    if speculation.adaptive_verification or speculation.rejection_sample_method == "synthetic":
+        return Estimate(unsized=Unsized.RATE)
+
+    pair = _pair(speculation, configuration)
+    if isinstance(pair, Unsized):
+        return Estimate(unsized=pair)
+
+    target, draft = pair
+    drafted = steps.draft_tokens / steps.decode_steps
+    passes = 0.0
+    if draft is not None:
+        by_token = drafts_by_token(speculation.method, in_parallel=speculation.parallel_drafting)
+        passes = drafted if by_token else steps.drafted_share
+
+    load = Load(
+        requests=steps.running,
+        drafted=drafted,
+        passes=passes,
+        context=steps.context or 0.0,
+        seconds=steps.engine_seconds / steps.engine_steps,
+    )
+    found = break_even(target, draft, load, is_cpu=configuration.device == "cpu")
+    return Estimate(low=found.low, high=found.high)
+
+
+@lru_cache(maxsize=16)  # a model's engines are configured alike, and each poll asks again
+def _pair(
+    speculation: Speculation, configuration: Configuration
+) -> tuple[Model, Model | None] | Unsized:
+    """The target and what drafts for it, None if no model does."""
+    fields = _fields(configuration.sizes)
+    if configuration.is_hybrid:
+        return Unsized.LAYERS
+    if fields is None:
+        return Unsized.SIZES
+
+    target = Parameters(fields, plain_layers(fields))
+    size = target.pass_size()
+    if size is None or (configuration.is_moe and not fields.experts):
+        return Unsized.EXPERTS
+
+    gpus = configuration.tensor_parallel_size or 1
+    precisions = _bytes(configuration.quantization)
+    whole = _model(fields, size, fields.layers, precisions, gpus)
+    if speculation.method in WITHOUT_A_DRAFTER:
+        return whole, None
+
+    draft = _draft(speculation, target, whole)
+    return draft if isinstance(draft, Unsized) else (whole, draft)
+
+
+def _draft(speculation: Speculation, target: Parameters, whole: Model) -> Model | Unsized:
+    """What drafts: a layer of the target, a head, or a model."""
+    method = speculation.method
+    if is_mtp(method):
+        size = target.mtp_pass_size()
+        # A quantization often leaves these layers out.
+        precisions = (whole.precisions[0], BYTES[UNQUANTIZED])
+        return _known(target.fields, size, 1, precisions, whole.gpus)
+
+    fields = _fields(speculation.draft_sizes)
+    if fields is None:
+        return Unsized.SIZES
+
+    draft = Parameters(fields, plain_layers(fields))
+    if method in HEADS:
+        size = draft.head_pass_size(method)
+    elif method == "draft_model":
+        size = draft.pass_size()
+    else:
+        return Unsized.METHOD
+    gpus = speculation.draft_tensor_parallel_size or whole.gpus
+    return _known(fields, size, fields.layers, _bytes(speculation.draft_quantization), gpus)
+
+
+def _known(
+    fields: ModelFields,
+    size: PassSize | None,
+    layers: int,
+    precisions: tuple[float, float],
+    gpus: int,
+) -> Model | Unsized:
+    if size is None:
+        return Unsized.EXPERTS
+    return _model(fields, size, layers, precisions, gpus)
+
+
+def _model(
+    fields: ModelFields, size: PassSize, layers: int, precisions: tuple[float, float], gpus: int
+) -> Model:
+    cached = layers * fields.heads_that_cache * fields.values_of_head
+    return Model(size=size, precisions=precisions, layers=layers, cached=cached, gpus=gpus)
+
+
+def _fields(sizes: Mapping[str, int]) -> ModelFields | None:
+    """None if they do not describe a decoder."""
+    try:
+        return fields_of(sizes)
+    except ValidationError:
+        return None
+
+
+def _bytes(quantization: str | None) -> tuple[float, float]:
+    """The fewest and the most bytes of a weight."""
+    low, high = _PRECISIONS.get(quantization, _ANY_QUANTIZATION)
+    return BYTES[low], BYTES[high]

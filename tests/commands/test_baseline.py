@@ -48,7 +48,7 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     phases = written["baseline"]["demo"]
     assert set(phases) == {"ttft", "itl", "tpot", "e2e", "queue"}
     loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured.latencies("demo")
-    assert loaded["tpot"][0.99] == phases["tpot"]["p99"] > 0
+    assert loaded["tpot"].quantiles[0.99] == phases["tpot"]["p99"] > 0
     coarse = re.search(
         "^demo: (.*): interpolated, since P99 is in vLLM's first bucket$", err, re.MULTILINE
     )

@@ -77,12 +77,14 @@ def _latency_gap_growth(facts: ModelFacts, thresholds: Thresholds) -> float | No
     fewer than ``min_requests`` is just the slowest one.
     """
     baseline = facts.model.plain_latencies.get(Phase.TPOT)
+    if baseline is None:
+        return None
     growths = [_gap_growth(engine, baseline, thresholds.min_requests) for engine in facts.present]
     return _highest(growths)
 
 
-def _gap_growth(engine: EngineFacts, baseline: PlainLatency | None, least: int) -> float | None:
-    latency = engine.state.latencies.get(Phase.TPOT)
+def _gap_growth(engine: EngineFacts, baseline: PlainLatency, least: int) -> float | None:
+    latency = engine.state.latency(Phase.TPOT)
     if latency is None or latency.count < least:
         return None
     return gap_growth(latency, baseline)

@@ -354,13 +354,17 @@ class EngineState:
 
         By the requests' own times where the plug-in tells all of them, else from vLLM's histograms.
         """
-        known = {}
-        for phase, grown in self.histograms.items():
-            late = self._observed.get(phase, 0.0)
-            found = self.times.latency(phase, grown, late) or latency(grown)
-            if found is not None:
-                known[phase] = found
-        return known
+        return {
+            phase: known for phase in self.histograms if (known := self.latency(phase)) is not None
+        }
+
+    def latency(self, phase: Phase) -> Latency | None:
+        """One phase's."""
+        grown = self.histograms.get(phase)
+        if grown is None:
+            return None
+        late = self._observed.get(phase, 0.0)
+        return self.times.latency(phase, grown, late) or latency(grown)
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:

@@ -30,7 +30,7 @@ _LOADS: Final[tuple[tuple[str, float, Mix, int], ...]] = (
     ("steps of 30 ms, hot", 0.030, HOT, 8),
     ("steps of 60 ms, mixed", 0.060, MIXED, 16),
 )
-_HEAD: Final = (
+_HEAD: Final = ("load", "requests", "of", "true, ms", "own, ms", "by bucket, ms", "bucket, ms")
     "load",
     "requests",
     "of",

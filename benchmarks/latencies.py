@@ -31,14 +31,6 @@ _LOADS: Final[tuple[tuple[str, float, Mix, int], ...]] = (
     ("steps of 60 ms, mixed", 0.060, MIXED, 16),
 )
 _HEAD: Final = ("load", "requests", "of", "true, ms", "own, ms", "by bucket, ms", "bucket, ms")
-    "load",
-    "requests",
-    "of",
-    "true, ms",
-    "own times, ms",
-    "by bucket, ms",
-    "bucket, ms",
-)
 
 
 @asynccontextmanager

@@ -30,7 +30,16 @@ _LOADS: Final[tuple[tuple[str, float, Mix, int], ...]] = (
     ("steps of 30 ms, hot", 0.030, HOT, 8),
     ("steps of 60 ms, mixed", 0.060, MIXED, 16),
 )
-_HEAD: Final = ("load", "requests", "of", "true, ms", "own, ms", "by bucket, ms", "bucket, ms")
+_HEAD: Final = (
+    "load",
+    "requests",
+    "told",
+    "of",
+    "true, ms",
+    "own, ms",
+    "by bucket, ms",
+    "bucket, ms",
+)
 
 
 @asynccontextmanager
@@ -90,7 +99,7 @@ def _rows(true: Sequence[float], said: Sequence[Mapping[str, object]]) -> Iterat
             found = one["quantiles"][key] if key else one["gap_seconds"]  # type: ignore[index]
             texts.append(_beside(found, value))
         known = other["ranges"][key] if key else other["gap_range"]  # type: ignore[index]
-        bucket = f"{1000 * known['least']:.0f} to {1000 * known['most']:.0f}"
+        bucket = f"{1000 * known['least']:.0f}-{1000 * known['most']:.0f}"
         yield name, f"{1000 * value:.2f}", *texts, bucket
 
 
@@ -106,7 +115,8 @@ async def _main() -> None:
         if said[0]["source"] != "requests" or said[1]["source"] != "buckets":
             sys.exit(f"{name}: not by the sources that were to be compared")
         for row in _rows(true, said):
-            print(f"| {name} | {len(true)} | {' | '.join(row)} |", flush=True)
+            counts = f"{len(true)} | {said[0]['count']}"
+            print(f"| {name} | {counts} | {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,12 @@ def shown_range(known: Range, show: Callable[[float], str]) -> str:
         return show(known.least)
     if math.isinf(known.most):
         return f">{show(known.least)}"
-    return f"{show(known.least)} to {show(known.most)}" if known.least else f"<{show(known.most)}"
+    if not known.least:
+        return f"<{show(known.most)}"
+
+    least, most = show(known.least), show(known.most)
+    number, _, unit = least.partition(" ")
+    return f"{number if most.endswith(f' {unit}') else least}-{most}"
 
 
 def price_rows(model: ModelReport) -> list[Cells]:

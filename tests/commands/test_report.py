@@ -168,7 +168,7 @@ async def test_times_by_vllms_buckets_are_the_ranges_of_these(reported):
     text = await reported(tree, "--all")
     (header,) = [" ".join(line.split()) for line in text.splitlines() if line.startswith("engine ")]
     assert header.endswith("coverage TTFT P50 P95 P99 TPOT P50 P95 P99")
-    assert " <50.0  60.0 to 100.0  100.0 to 200.0 " in text
+    assert " <50.0  60.0-100.0  100.0-200.0 " in text
 
 
 async def test_it_answers_in_the_order_of_the_status_page(reported):

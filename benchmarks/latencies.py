@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
@@ -56,7 +56,7 @@ async def _sidecar(url: str, socket: Path) -> AsyncIterator[str]:
 
 async def _measured(
     folder: Path, step: float, mix: Mix, concurrency: int
-) -> tuple[list[float], list[Mapping[str, object]]]:
+) -> tuple[list[float], list[Mapping[str, Any]]]:
     """The true times per token, and what both sidecars say of them."""
     true: list[float] = []
 
@@ -72,7 +72,8 @@ async def _measured(
         _sidecar(vllm.url, folder / "other.sock") as other,
         aiohttp.ClientSession() as http,
     ):
-        await asyncio.sleep(2)  # so that both have a first page
+        while not all([(await _status(http, url))["models"] for url in (own, other)]):
+            await asyncio.sleep(0.5)  # until both have a first page
         traffic = Traffic(vllm, load, ended=ended)
         sending = asyncio.create_task(traffic.run())
         await asyncio.sleep(_SECONDS)
@@ -80,15 +81,16 @@ async def _measured(
         await sending
         await asyncio.sleep(2.5)  # so that both have the last one
 
-        said = []
-        for url in (own, other):
-            async with http.get(url) as answer:
-                status = await answer.json()
-            said.append(status["models"][0]["engines"][0]["latencies"]["tpot"])
-    return true, said
+        said = [await _status(http, url) for url in (own, other)]
+    return true, [one["models"][0]["engines"][0]["latencies"]["tpot"] for one in said]
 
 
-def _rows(true: Sequence[float], said: Sequence[Mapping[str, object]]) -> Iterator[Sequence[str]]:
+async def _status(http: aiohttp.ClientSession, url: str) -> Any:
+    async with http.get(url) as answer:
+        return await answer.json()
+
+
+def _rows(true: Sequence[float], said: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """P50, P99 and the gap."""
     own, other = said
     ordered = sorted(true)
@@ -96,9 +98,9 @@ def _rows(true: Sequence[float], said: Sequence[Mapping[str, object]]) -> Iterat
     for name, key, value in (("P50", "0.5", half), ("P99", "0.99", most), ("gap", "", most - half)):
         texts = []
         for one in (own, other):
-            found = one["quantiles"][key] if key else one["gap_seconds"]  # type: ignore[index]
+            found = one["quantiles"][key] if key else one["gap_seconds"]
             texts.append(_beside(found, value))
-        known = other["ranges"][key] if key else other["gap_range"]  # type: ignore[index]
+        known = other["ranges"][key] if key else other["gap_range"]
         bucket = f"{1000 * known['least']:.0f}-{1000 * known['most']:.0f}"
         yield name, f"{1000 * value:.2f}", *texts, bucket
 

@@ -42,7 +42,9 @@ def _series(pod: int) -> Iterator[tuple[str, float, int]]:
             0.02,
             _EVERY,
         )
-    yield f"pod:specdec_tpot_gap_seconds:max{{{model}}}", 0.02, _EVERY
+    for bound in ("least", "most"):
+        gap = f'pod:specdec_tpot_gap_seconds:bound{{{model},bound="{bound}"}}'
+        yield gap, 0.02, _EVERY
     yield f"pod:specdec_engine_drafts:max5m{{{model}}}", 5.0, _SELDOM
     yield f"pod:specdec_up:max5m{{{own}}}", 1.0, _SELDOM
 

@@ -85,8 +85,9 @@ def _gap() -> timeseries.Panel:
 
     return over_time(
         "Gap between P99 and P50, worst pod",
-        "P99 - P50 of the time per output token (tpot) and the inter-token latency (itl) in vLLM's"
-        " own histograms over the sliding window. Dashed: the configured baseline's gap times the"
+        "P99 - P50 of the time per output token (tpot) and the inter-token latency (itl) over the"
+        " sliding window; without the plug-in, and of itl, interpolated in vLLM's wide buckets."
+        " Dashed: the configured baseline's gap times the"
         " threshold, if there is a baseline.",
         "If the gap widens while P50 falls or stays, speculation helps most requests and hurts"
         " some: find the temperature where it does not pay. If P50 rises too, the cause is load:"
@@ -111,7 +112,7 @@ def _by_temperature(what: str, histogram: str, phase: str) -> timeseries.Panel:
     return over_time(
         f"{what}: mean by temperature, P50 and P99 of all",
         "The mean of the finished requests of each temperature, as seen by vLLM's scheduler; thick:"
-        " the quantiles of all requests on the worst pod, by vLLM's own histograms.",
+        " the quantiles of all requests on the worst pod.",
         "If a temperature takes longer and has a low acceptance rate, speculation slows it down:"
         " sample its drafts, or speculate fewer tokens. If its acceptance rate is good, its prompts"
         " or responses are longer, or the load is higher.",

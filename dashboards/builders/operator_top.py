@@ -244,7 +244,8 @@ def between_tokens() -> timeseries.Panel:
     return over_time(
         "Time between tokens: P50 and P99, worst pod",
         "vLLM's own time per output token (tpot) and inter-token latency (itl), which has one"
-        " observation per step, over the sliding window. Dashed: the configured baseline.",
+        " observation per step, over the sliding window; without the plug-in in vLLM's wide"
+        " buckets. Dashed: the configured baseline.",
         "If P50 is better and P99 worse than before, speculation helps most requests and hurts"
         " some: find the temperature. If both are worse, it costs more than it saves, or the load"
         " is higher.",

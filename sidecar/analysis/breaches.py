@@ -13,6 +13,7 @@ from sidecar.analysis.engine.latency import gap_growth
 from sidecar.analysis.facts import EngineFacts, ModelFacts
 from sidecar.analysis.judgement import Judgement
 from sidecar.engine.names import Phase
+from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
 
 
@@ -72,15 +73,18 @@ def breaches(
 def _latency_gap_growth(facts: ModelFacts, thresholds: Thresholds) -> float | None:
     """P99 - P50 of the time per output token / the baseline's, where it has grown most.
 
-    P99 of fewer than ``min_requests`` is just the slowest one.
+    It is what that is at least: within one bucket of vLLM's, nothing is known of a gap. P99 of
+    fewer than ``min_requests`` is just the slowest one.
     """
-    baseline = facts.model.plain_latencies.get(Phase.TPOT, {})
+    baseline = facts.model.plain_latencies.get(Phase.TPOT)
+    if baseline is None:
+        return None
     growths = [_gap_growth(engine, baseline, thresholds.min_requests) for engine in facts.present]
     return _highest(growths)
 
 
-def _gap_growth(engine: EngineFacts, baseline: Mapping[float, float], least: int) -> float | None:
-    latency = engine.state.latencies.get(Phase.TPOT)
+def _gap_growth(engine: EngineFacts, baseline: PlainLatency, least: int) -> float | None:
+    latency = engine.state.latency(Phase.TPOT)
     if latency is None or latency.count < least:
         return None
     return gap_growth(latency, baseline)

@@ -36,7 +36,7 @@ from sidecar.findings.finding import Finding
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tables import Ending
 from sidecar.requests.tally import Tally
-from sidecar.settings.baselines import PlainCache, PlainStepTimes
+from sidecar.settings.baselines import PlainCache, PlainLatency, PlainStepTimes
 
 # of single requests over the sliding window; None without requests
 Quantiles = Mapping[float, float | None]
@@ -155,8 +155,7 @@ class ModelReport:
     contexts: Mapping[str, Speedup] = field(default_factory=dict)
     plain_cache: PlainCache | None = None  # this and the next two are the baseline's
     plain_steps: PlainStepTimes | None = None
-    # by phase and quantile
-    plain_latencies: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
+    plain_latencies: Mapping[str, PlainLatency] = field(default_factory=dict)  # by phase
     # None if it speculates, or if that is not known now
     checklist: Checklist | None = None
     endings: EndingsReport | None = None  # of the window's finished requests

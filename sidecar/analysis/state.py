@@ -285,6 +285,12 @@ class State:
                 self.plugin.leave_out(requests)
             else:
                 model.take_finished(at, requests)
+            if requests.key in self._engines.states:
+                self._engines.states[requests.key].times.add(at, requests.recent)
+
+        for state in self._engines.states.values():
+            if state.seen_at == at:
+                state.times.mark(at)
 
     def _take_steps(self, start: float, at: float, lives: LivesView) -> None:
         """Takes in what each engine decoded since the last poll, by its plug-in."""

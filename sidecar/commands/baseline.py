@@ -16,7 +16,7 @@ import structlog
 import yaml
 from yarl import URL
 
-from sidecar.analysis.engine.latency import latency
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.speed.plain import uncertainty
 from sidecar.commands.arguments import (
@@ -44,7 +44,6 @@ from sidecar.commands.waiting import stop_on_signals, unless_stopped
 from sidecar.engine.names import Phase
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.scrape import Poller
-from sidecar.engine.snapshot import HistogramReading
 from sidecar.errors import InputError, MeasurementError, ScrapeError, SettingsError
 from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
@@ -151,9 +150,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             error=arguments.error,
         )
     )
-    histograms = measured.histograms()
+    latencies = measured.latencies()
     curves = {model: _beside(model, curve, earlier) for model, curve in measured.curves().items()}
-    without = histograms.keys() - curves.keys()
+    without = latencies.keys() - curves.keys()
     if arguments.load:
         _say(_unknown_steps(without, measured.drafted))
     lacking = [
@@ -169,9 +168,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     document: dict[str, Any] = {
         "baseline": {
-            model: phases
-            for model, grown in histograms.items()
-            if (phases := _phases(model, grown))
+            model: _phases(model, phases) for model, phases in latencies.items() if phases
+        },
+        "baseline_by_request": {
+            model: exact for model, phases in latencies.items() if (exact := _exact(phases))
         },
         "plain_steps": {
             model: plain_steps(curve, measured.until) for model, curve in curves.items()
@@ -370,26 +370,23 @@ def _accuracy(model: str, times: PlainStepTimes, wanted: float) -> Iterator[str]
         )
 
 
-def _phases(
-    model: str, histograms: Mapping[Phase, HistogramReading]
-) -> dict[str, dict[str, float]]:
+def _exact(latencies: Mapping[Phase, Latency]) -> list[str]:
+    """The phases that are known by the requests' own times."""
+    return [str(phase) for phase, known in latencies.items() if known.is_exact]
+
+
+def _phases(model: str, latencies: Mapping[Phase, Latency]) -> dict[str, dict[str, float]]:
     """The latencies of a model's phases, in seconds.
 
     Prints the phases for which vLLM's buckets are too coarse.
     """
-    latencies = {
-        str(phase): known
-        for phase, reading in histograms.items()
-        if (known := latency(reading)) is not None
-    }
-
     coarse = [phase for phase, known in latencies.items() if known.gap_seconds is None]
     if coarse:
         where = f"{model}: {', '.join(coarse)}"
         print(f"{where}: interpolated, since P99 is in vLLM's first bucket", file=sys.stderr)
 
     return {
-        phase: {
+        str(phase): {
             f"p{quantile * 100:.0f}": round(value, _DIGITS)
             for quantile, value in known.quantiles.items()
         }

@@ -23,6 +23,7 @@ from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import advised
+from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import effect, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
@@ -108,10 +109,10 @@ def distribution(counts: Sequence[int], limit: float) -> str:
     )
 
 
-def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
+def engine_section(engine: EngineReport, baselines: Mapping[str, PlainLatency]) -> str:
     """Three panels.
 
-    ``baselines`` are the model's baseline latencies in seconds, by phase and quantile.
+    ``baselines`` are the model's baseline latencies by phase.
     """
     key = engine.key
     acceptance = engine.acceptance or NO_DRAFTS
@@ -134,7 +135,7 @@ def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, 
         '<div class="panel"><h3>KV-cache usage, peak</h3>'
         f"{value(percent(engine.kv_cache_peak))}{tokens}"
         f'<div class="facts">{load}</div></div>'
-        '<div class="panel"><h3>Latency by bucket</h3>'
+        '<div class="panel"><h3>Latency</h3>'
         f"{_latencies(engine.latencies, baselines)}</div></div>"
     )
 
@@ -144,19 +145,13 @@ def value(text: str) -> str:
     return f'<span class="value number">{text}</span>'
 
 
-def _latencies(
-    latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]
-) -> str:
-    rows = [
-        (
-            phase.upper(),
-            *shown_quantiles(measured, latency),
-            gap_text(measured, baselines.get(phase, {})),
-        )
-        for phase, measured in latencies.items()
-    ]
+def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, PlainLatency]) -> str:
+    rows = []
+    for phase, measured in latencies.items():
+        half, _, most = shown_quantiles(measured, latency)
+        rows.append((phase.upper(), half, most, gap_text(measured, baselines.get(phase))))
 
-    table = _table(("", "P50", "P95", "P99", "P99 - P50"), rows)
+    table = _table(("", "P50", "P99", "P99 - P50"), rows)
     return table or '<p class="facts">No requests in the window.</p>'
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 from sidecar import __version__
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
@@ -31,6 +32,7 @@ from sidecar.wording.tables import tables
 _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     EngineReport: frozenset({"acceptance"}),
     EngineSpeed: frozenset({"in_force"}),
+    Latency: frozenset({"edges"}),
     Evidence: frozenset({"window", "hour", "past", "speedup", "costs", "speculation"}),
     Judgement: frozenset({"acceptance"}),
 }

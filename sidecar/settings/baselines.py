@@ -1,6 +1,6 @@
 """Healthy latencies and plain step times, measured by ``specdec-sidecar baseline`` beforehand."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -27,7 +27,20 @@ _Quantiles = Annotated[
     dict[Literal["p50", "p90", "p95", "p99"], Annotated[Duration, Field(ge=0, le=3600)]],
     AfterValidator(_rising),
 ]
-_Latencies = dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], _Quantiles]
+_Phase = Literal["ttft", "itl", "tpot", "e2e", "queue"]
+_Latencies = dict[_Phase, _Quantiles]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLatency:
+    """One phase's healthy latency: seconds by quantile.
+
+    ``is_exact``: by the requests' own times. Otherwise each is somewhere in its bucket of vLLM's
+    histogram.
+    """
+
+    quantiles: Mapping[float, float]
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +204,12 @@ class Measured(Group):
     ] = Field({}, max_length=64)
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
+    baseline_by_request: Annotated[
+        dict[ModelName, Annotated[tuple[_Phase, ...], Field(max_length=8)]],
+        json_text('mapping such as {"MODEL": ["ttft", "tpot"]}'),
+    ] = Field({}, max_length=64)
+    """per model the phases whose `baseline` is by the requests' own times; the others are only as
+    exact as vLLM's buckets; excludes `baseline_file`"""
     plain_steps: Annotated[
         dict[
             ModelName, Annotated[PlainStepTimes, BeforeValidator(_given), AfterValidator(_usable)]
@@ -215,10 +234,13 @@ class Measured(Group):
     `normal`, `loop` and `empty`, as `specdec-sidecar baseline` writes them; excludes
     `baseline_file`"""
 
-    def latencies(self, model: str) -> dict[str, dict[float, float]]:
-        """A model's healthy latencies in seconds, by phase and quantile."""
-        phases = self.baseline.get(model, {})
-        return {phase: _by_share(quantiles.items()) for phase, quantiles in phases.items()}
+    def latencies(self, model: str) -> dict[str, PlainLatency]:
+        """A model's healthy latencies by phase."""
+        exact = self.baseline_by_request.get(model, ())
+        return {
+            phase: PlainLatency(_by_share(quantiles.items()), phase in exact)
+            for phase, quantiles in self.baseline.get(model, {}).items()
+        }
 
     def others(self, model: str) -> list[str]:
         """The models that were measured, if this one is not among them."""

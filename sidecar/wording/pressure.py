@@ -1,6 +1,6 @@
 """What presses on a model's requests, in numbers: KV cache, latency gap, first token, queue."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidecar.analysis.engine.latency import Latency, gap_growth
@@ -8,8 +8,9 @@ from sidecar.analysis.history import Quantity
 from sidecar.analysis.pressure import pressure
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.names import Phase
+from sidecar.settings.baselines import PlainLatency
 from sidecar.wording.numbers import latency, percent
-from sidecar.wording.tables import shown_quantiles
+from sidecar.wording.tables import shown_quantiles, shown_range
 
 
 class Tile(NamedTuple):
@@ -31,23 +32,29 @@ def tiles(model: ModelReport) -> Iterator[Tile]:
 
     if worst.per_token is not None:
         half, _, most = shown_quantiles(worst.per_token, latency)
-        gap = gap_text(worst.per_token, model.plain_latencies.get(Phase.TPOT, {}))
-        yield Tile("P99 - P50 per token", gap, f"{half} to {most}, by bucket", Quantity.GAP)
+        gap = gap_text(worst.per_token, model.plain_latencies.get(Phase.TPOT))
+        beside = f"P50 {half}, P99 {most}{_source(worst.per_token)}"
+        yield Tile("P99 - P50 per token", gap, beside, Quantity.GAP)
 
     if worst.first_token is not None:
         half, _, most = shown_quantiles(worst.first_token, latency)
-        yield Tile("First token, P99", most, f"P50 {half}, by bucket", Quantity.FIRST_TOKEN)
+        beside = f"P50 {half}{_source(worst.first_token)}"
+        yield Tile("First token, P99", most, beside, Quantity.FIRST_TOKEN)
 
     if worst.waiting is not None:
         running = f"{worst.running:,.0f} running"
         yield Tile("Waiting", f"{worst.waiting:,.0f}", running, Quantity.WAITING)
 
 
-def gap_text(measured: Latency, baseline: Mapping[float, float]) -> str:
-    """P99 - P50, and how it has grown against the ``baseline`` by quantile, if there is one."""
+def _source(measured: Latency) -> str:
+    return "" if measured.is_exact else " (vLLM's buckets)"
+
+
+def gap_text(measured: Latency, baseline: PlainLatency | None) -> str:
+    """P99 - P50, and how it has grown against the ``baseline``, as far as that is known."""
+    gap = shown_range(measured.gap_range, latency)
     growth = gap_growth(measured, baseline)
-    if measured.gap_seconds is None:
-        gap = shown_quantiles(measured, latency)[-1]
-    else:
-        gap = latency(measured.gap_seconds)
-    return gap if growth is None else f"{gap} ({growth:.1f} times the baseline)"
+    is_exact = measured.is_exact and baseline is not None and baseline.is_exact
+    if growth is None or not (is_exact or growth > 1):
+        return gap
+    return f"{gap} ({'' if is_exact else 'at least '}{growth:.1f} times the baseline)"

@@ -1,9 +1,10 @@
 """A model's tables as rows of text: what ``report`` prints, and some of what the page shows."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.engine.latency import Latency, Range
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
@@ -18,10 +19,11 @@ from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 
 LEGEND: Final = (
     "Acceptance rate: the share of the draft tokens, which speculation proposes, that the model"
-    " accepts. T: the temperature at which requests sample; a range includes its upper end. By"
-    " bucket: interpolated in the buckets of vLLM's histograms, so only roughly. Times are"
-    " vLLM's own, from the arrival of a request: its client waits longer. ± is the 95 %"
-    " confidence interval; of a speedup, as that of the same traffic in the long run."
+    " accepts. T: the temperature at which requests sample; a range includes its upper end. Times"
+    " are vLLM's own, from the arrival of a request: its client waits longer. A range of times is"
+    " the bucket of vLLM's histogram in which the quantile is; without the plug-in, no more is"
+    " known. ± is the 95 % confidence interval; of a speedup, as that of the same traffic in the"
+    " long run."
 )
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 TEMPERATURES: Final = (
@@ -29,9 +31,7 @@ TEMPERATURES: Final = (
     *("of draft tokens", "requests", *_TIMES),
 )
 _NO_TIMES: Final = ("-",) * 3
-# Of vLLM's histograms, not by request.
-_BY_BUCKET: Final = tuple(name.replace(" ", " by bucket ") for name in _TIMES)
-_ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_BY_BUCKET)
+_ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
 LOWER: Final = (
     "lower acceptance rate",
     "acceptance rate",
@@ -135,16 +135,22 @@ def _times(engine: EngineReport, phase: Phase) -> Sequence[str]:
 
 
 def shown_quantiles(measured: Latency, show: Callable[[float], str]) -> list[str]:
-    """P50, P95 and P99.
+    """P50, P95 and P99: where only vLLM's buckets tell, the range of the bucket."""
+    return [shown_range(measured.ranges[quantile], show) for quantile in (0.5, 0.95, 0.99)]
 
-    In vLLM's first bucket they would be mere interpolation, so only the bucket's edge is shown.
-    """
-    shown = []
-    for quantile in (0.5, 0.95, 0.99):
-        seconds = measured.quantiles[quantile]
-        is_interpolated = seconds < measured.resolution
-        shown.append(f"<{show(measured.resolution)}" if is_interpolated else show(seconds))
-    return shown
+
+def shown_range(known: Range, show: Callable[[float], str]) -> str:
+    """Between what a value is, or the value where that is known."""
+    if known.least == known.most:
+        return show(known.least)
+    if math.isinf(known.most):
+        return f">{show(known.least)}"
+    if not known.least:
+        return f"<{show(known.most)}"
+
+    least, most = show(known.least), show(known.most)
+    number, _, unit = least.partition(" ")
+    return f"{number if most.endswith(f' {unit}') else least}-{most}"
 
 
 def price_rows(model: ModelReport) -> list[Cells]:

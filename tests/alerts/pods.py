@@ -184,8 +184,9 @@ class Pod:
         self.vllm.looping = planned(share)
         return self
 
-    def tpot(self, p50, p99, *, then=None, minutes=0, engine="0"):
-        """``then``: the two after so many minutes."""
+    def tpot(self, p50, p99, *, then=None, minutes=0, engine="0", edges=()):
+        """``then``: the two after so many minutes; ``edges`` are those of vLLM's buckets."""
+        self.vllm.engine(engine).tpot_edges = edges
         self.vllm.engine(engine).tpot = ((minutes, (p50, p99)), (0, then or (p50, p99)))
         return self
 
@@ -193,6 +194,7 @@ class Pod:
         self.environment["SPECDEC_BASELINE"] = json.dumps(
             {self.model: {"tpot": {"p50": p50, "p99": p99}}}
         )
+        self.environment["SPECDEC_BASELINE_BY_REQUEST"] = json.dumps({self.model: ["tpot"]})
         return self
 
     def cache(self, peak, waiting, *, capacity=None, engine="0"):

@@ -40,6 +40,9 @@ def gap_wide():
         pod("idle", 0.06, drafts=0.05),
         pod("few", 0.06, requests=3.8),
         pod("lenient", latency_gap_growth=2),
+        # P50 and P99 are in one bucket, and in two with one between them.
+        pod("one-bucket", 0.024).tpot(0.011, 0.024, edges=(0.01, 0.025, 0.05)),
+        pod("apart").tpot(0.011, 0.06, edges=(0.01, 0.02, 0.0511, 0.1)).fires(1.555),
         pod("narrowed", then=(0.02, 0.021)).fires(1.55, until=27),
     )
 

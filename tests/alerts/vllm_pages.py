@@ -4,7 +4,7 @@ It has its page at any moment, and the messages of the plug-in in it.
 """
 
 from collections import Counter
-from itertools import accumulate, cycle
+from itertools import cycle
 
 from sidecar.requests.messages import (
     Configuration,
@@ -84,6 +84,7 @@ class Engine:
         self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.has_baseline = False  # by which the speedup is measured
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
+        self.tpot_edges = ()  # of its buckets; none: a narrow one for each quantile
         self.counts = Counter()
 
     def grow(self, minute, seconds):
@@ -162,16 +163,21 @@ class Engine:
     def _tpot(self, labels):
         """A histogram whose quantiles are the plan's, by edges at these.
 
-        They are off by a hair, which absorbs rounding.
+        They are off by a hair, which absorbs rounding. Each is in a narrow bucket of its own,
+        unless there are other edges, ``tpot_edges``.
         """
-        edges = sorted({quantile for _, pair in self.tpot for quantile in pair})
+        quantiles = sorted({quantile for _, pair in self.tpot for quantile in pair})
         halves = {pair[0] for _, pair in self.tpot}
-        weights = [
-            (50.0001 if edge in halves else 49) * self.counts["tpot", edge] for edge in edges
-        ]
-        total = sum(self.counts["tpot", edge] for edge in halves) * 100
+        weights = {
+            quantile: (50.0001 if quantile in halves else 49) * self.counts["tpot", quantile]
+            for quantile in quantiles
+        }
+        narrow = sorted(edge for one in quantiles for edge in (one * (1 - 1e-6), one))
+        edges = self.tpot_edges or narrow
+        below = [sum(weights[one] for one in quantiles if one <= edge) for edge in edges]
+        total = sum(self.counts["tpot", quantile] for quantile in halves) * 100
         name = "request_time_per_output_token_seconds"
-        for edge, count in zip((*edges, "+Inf"), (*accumulate(weights), total), strict=True):
+        for edge, count in zip((*edges, "+Inf"), (*below, total), strict=True):
             yield f"{name}_bucket", f'{labels},le="{edge}"', count
         yield f"{name}_count", labels, total
         yield f"{name}_sum", labels, 0

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
-from sidecar.analysis.engine.latency import Latency, gap_growth, latency
+from sidecar.analysis.engine.latency import Range, gap_growth, latency
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter, Trait
 from sidecar.engine.snapshot import HistogramReading
+from sidecar.settings.baselines import PlainLatency
 from tests.analysis.analysis_tools import Server, snap
 
 INF = math.inf
@@ -64,7 +65,6 @@ def test_latency_has_all_quantiles_and_the_gap(edges, counts, quantiles, gap):
 
     assert {share: ttft.quantiles[share] for share in quantiles} == pytest.approx(quantiles)
     assert (ttft.count, ttft.gap_seconds, ttft.gap_ratio) == pytest.approx((100, *gap))
-    assert (gap_growth(ttft, {0.5: 0.1, 0.99: 0.2}) is None) == (ttft.gap_seconds is None)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,9 @@ def test_without_observations_there_is_no_latency(reading):
     ],
 )
 def test_the_gap_is_compared_with_the_baseline_s(baseline, growth):
-    assert gap_growth(Latency({0.5: 1.0, 0.99: 3.0}, 10), baseline) == growth
+    now = latency(HistogramReading((1.0, 3.0, INF), (50.0, 100.0, 100.0)))
+    exact = replace(now, ranges={0.5: Range(1.0, 1.0), 0.99: Range(3.0, 3.0)})
+    assert gap_growth(exact, PlainLatency(baseline, is_exact=True)) == growth
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 40), st.floats(0, 1)), min_size=1, max_size=60))

@@ -9,7 +9,7 @@ from sidecar.analysis.history import MINUTES, History, Line, Quantity
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from tests.export.reports import NOW as AT
-from tests.export.reports import down, engine, latency, model, report, temperature
+from tests.export.reports import by_bucket, down, engine, latency, model, report, temperature
 
 RATE = Line("demo", "0", Quantity.ACCEPTANCE)
 
@@ -42,7 +42,7 @@ def test_a_minute_in_which_nothing_is_known_is_a_gap():
 
 
 def test_a_gap_within_vllms_first_bucket_is_unknown_and_not_0():
-    coarse = replace(latency(0.01), resolution=1.0)
+    coarse = by_bucket(*[(0.0, 1.0)] * 4)
     tree = report(model(engines=(engine(latencies={Phase.TPOT: coarse}),)))
     history = History()
     history.take(tree)

@@ -14,11 +14,12 @@ from sidecar.commands.plain.document import plain_steps
 from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.engine.names import Counter
+from sidecar.engine.names import Counter, Phase
 from sidecar.errors import MeasurementError
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from tests.analysis.analysis_tools import PluginEnd, page, snap
+from tests.analysis.test_request_times import WIDE, reading
 from tests.app.app_tools import traffic
 from tests.commands.commands_tools import Measured, command, measured_plain
 from tests.demo.http_vllm import HttpVllm
@@ -50,7 +51,7 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     phases = written["baseline"]["demo"]
     assert set(phases) == {"ttft", "itl", "tpot", "e2e", "queue"}
     loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured.latencies("demo")
-    assert loaded["tpot"][0.99] == phases["tpot"]["p99"] > 0
+    assert loaded["tpot"].quantiles[0.99] == phases["tpot"]["p99"] > 0
     coarse = re.search(
         "^demo: (.*): interpolated, since P99 is in vLLM's first bucket$", err, re.MULTILINE
     )
@@ -381,3 +382,41 @@ def test_a_model_that_speculates_gives_no_usual_endings():
     measured.scraped(1001.0, 0.1, 1.0, page(snap(drafts=10)))
 
     assert measured.endings() == {}
+
+
+def test_with_the_plug_in_latencies_are_by_the_requests_own_times_and_the_settings_know_it(
+    monkeypatch, tmp_path
+):
+    """Of models whose requests it does not tell, they are by bucket."""
+    measured = BaselineRun()
+    plain = PluginEnd(Sent(measured), speculation=None)
+    before, after = (
+        [replace(snap(model=model), histograms={Phase.TPOT: reading(times)}) for model in "mn"]
+        for times in ([], WIDE)
+    )
+    measured.scraped(1000.0, 0.1, 1.0, page(*before))
+    for seconds in WIDE:
+        plain.finish(first_token=1000.0 - 30 * seconds, is_own=True)  # as --load sends them
+    measured.scraped(1060.0, 0.1, 1.0, page(*after))
+
+    async def already_measured(*_, **__):
+        return measured
+
+    monkeypatch.setattr("sidecar.commands.baseline.measure", already_measured)
+    file = tmp_path / "baseline.yaml"
+    assert command("baseline", "--out", str(file)) == 0
+    loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured
+    assert loaded.baseline_by_request == {"m": ("tpot",)}
+    own, by_bucket = loaded.latencies("m")["tpot"], loaded.latencies("n")["tpot"]
+    assert (own.is_exact, by_bucket.is_exact) == (True, False)
+    assert own.quantiles[0.99] - own.quantiles[0.5] == pytest.approx(0.013, rel=0.01)
+
+
+async def test_a_baseline_that_only_watches_takes_the_plug_in_s_times(tmp_path):
+    socket = tmp_path / "plugin.sock"
+    often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
+    async with HttpVllm(SimulatorOptions(speed=5), plugin_socket=socket) as vllm, traffic(vllm):
+        measured = await measure(
+            *(vllm.url, load_settings(None, often), 4.0, (), RequestOptions()), socket=socket
+        )
+    assert measured.latencies()["demo"][Phase.TPOT].is_exact

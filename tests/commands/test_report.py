@@ -10,6 +10,7 @@ from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.commands.status_rows import axis
+from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.wording.notes import LIMITATIONS
@@ -19,6 +20,7 @@ from tests.debian_servers import free_port
 from tests.export.reports import (
     NEVER_CONNECTED,
     STRUCTURED,
+    by_bucket,
     difference,
     down,
     engine,
@@ -158,15 +160,15 @@ async def test_why_it_loses_and_what_to_change(reported):
     assert after[1].startswith("  To verify: `specdec-sidecar sweep --url http://CHANGED:8000")
 
 
-async def test_times_by_vllms_buckets_say_so_and_are_bounds_below_the_first(reported):
+async def test_times_by_vllms_buckets_are_the_ranges_of_these(reported):
     """A quantile in the first bucket is only known to be below its edge."""
-    fine = engine()
-    coarse = {phase: replace(known, resolution=0.05) for phase, known in fine.latencies.items()}
+    one = by_bucket((0.0, 0.05), (0.06, 0.1), (0.06, 0.1), (0.1, 0.2))
+    coarse = dict.fromkeys(Phase, one)
     tree = report(model(temperature("0"), engines=(engine(latencies=coarse),)))
     text = await reported(tree, "--all")
     (header,) = [" ".join(line.split()) for line in text.splitlines() if line.startswith("engine ")]
-    assert header.endswith("coverage TTFT by bucket P50 P95 P99 TPOT by bucket P50 P95 P99")
-    assert " <50.0  60.0  100.0 " in text
+    assert header.endswith("coverage TTFT P50 P95 P99 TPOT P50 P95 P99")
+    assert " <50.0  60.0-100.0  100.0-200.0 " in text
 
 
 async def test_it_answers_in_the_order_of_the_status_page(reported):

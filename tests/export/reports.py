@@ -1,12 +1,13 @@
 """Report trees built by hand, as analysis would build them."""
 
 from dataclasses import replace
+from itertools import starmap
 
 from sidecar.analysis.checklist.checklist import checklist
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.engine.latency import QUANTILES, Latency
+from sidecar.analysis.engine.latency import QUANTILES, Latency, Range, Source
 from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
 from sidecar.analysis.history import MINUTE, MINUTES, History
@@ -163,8 +164,20 @@ STRUCTURED = LowerAcceptance(
 
 
 def latency(median):
+    """By the requests' own times."""
+    seconds = (median, 2 * median, 3 * median, 5 * median)
+    quantiles = dict(zip(QUANTILES, seconds, strict=True))
+    ranges = {quantile: Range(value, value) for quantile, value in quantiles.items()}
+    return Latency(quantiles, 40.0, ranges, source=Source.REQUESTS)
+
+
+def by_bucket(*edges):
+    """By vLLM's buckets, whose ``edges`` are a pair for each quantile."""
+    ranges = dict(zip(QUANTILES, starmap(Range, edges), strict=True))
     return Latency(
-        dict(zip(QUANTILES, (median, 2 * median, 3 * median, 5 * median), strict=True)), 40.0, 0.001
+        {quantile: (known.least + min(known.most, 99.0)) / 2 for quantile, known in ranges.items()},
+        40.0,
+        ranges,
     )
 
 

@@ -45,7 +45,7 @@ from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import HelloState
 from sidecar.requests.tables import GROUPED
 from sidecar.requests.tally import Tally
-from sidecar.settings.baselines import PlainCache, PlainStepTimes
+from sidecar.settings.baselines import PlainCache, PlainLatency, PlainStepTimes
 from sidecar.settings.groups import Limits
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.export import reports
@@ -100,7 +100,9 @@ STEPS = PlainStepTimes(
 BASELINE = {
     "plain_cache": PlainCache(hit_ratio=0.8, capacity_tokens=500_000, preemptions_ratio=0.0),
     "plain_steps": STEPS,
-    "plain_latencies": {phase: dict.fromkeys((0.5, 0.9, 0.95, 0.99), 1.0) for phase in Phase},
+    "plain_latencies": {
+        phase: PlainLatency(dict.fromkeys((0.5, 0.9, 0.95, 0.99), 1.0)) for phase in Phase
+    },
 }
 
 # Settings that cost series, and so positions.
@@ -337,11 +339,33 @@ def test_thresholds_and_links_are_those_of_the_settings():
 
 def test_baselines_are_of_the_two_quantiles_that_are_exported():
     """Each quantile costs a series for each phase."""
-    report = reports.report(
-        reports.model(plain_latencies={"ttft": {0.5: 0.05, 0.95: 1.0, 0.99: 1.25}})
-    )
+    plain = {"ttft": PlainLatency({0.5: 0.05, 0.95: 1.0, 0.99: 1.25})}
+    report = reports.report(reports.model(plain_latencies=plain))
     baseline = {("demo", "ttft", "0.5"): 0.05, ("demo", "ttft", "0.99"): 1.25}
     assert values(report, "specdec_latency_baseline_seconds") == baseline
+
+
+def test_a_gap_has_bounds_which_are_one_where_the_requests_own_times_tell():
+    """A rule that compares them is certain; what has no upper bound has none here."""
+
+    def bounds(measured, plain=None, name="specdec_engine_tpot_gap_bound_seconds"):
+        engine = reports.engine(latencies={Phase.TPOT: measured})
+        plain = {} if plain is None else {"tpot": plain}
+        report = reports.report(reports.model(engines=(engine,), plain_latencies=plain))
+        return {key[-1]: value for key, value in values(report, name).items()}
+
+    exact = reports.latency(0.01)
+    assert bounds(exact) == pytest.approx({"least": 0.04, "most": 0.04})
+    one = reports.by_bucket(*[(0.01, 0.025)] * 4)
+    assert bounds(one) == pytest.approx({"least": 0.0, "most": 0.015})
+    assert bounds(reports.by_bucket(*[(5.0, math.inf)] * 4)) == {"least": 0.0}
+
+    baseline = "specdec_tpot_baseline_gap_bound_seconds"
+    plain = PlainLatency({0.5: 0.012, 0.99: 0.02})
+    exactly = replace(plain, is_exact=True)
+    edged = replace(one, edges=(0.01, 0.025, math.inf))
+    assert bounds(edged, plain, baseline) == pytest.approx({"least": 0.0, "most": 0.015})
+    assert bounds(edged, exactly, baseline) == pytest.approx({"least": 0.008, "most": 0.008})
 
 
 def test_acceptance_is_absent_below_the_gates():

@@ -13,6 +13,7 @@ from sidecar.analysis.engine.engine_window import EngineWindow
 from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
 from sidecar.analysis.engine.latency import Latency, latency
 from sidecar.analysis.engine.polled_load import PolledLoadWindow
+from sidecar.analysis.engine.request_times import RequestTimes
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.speedup import LoadTotals
 from sidecar.analysis.speed.steps import Prefill, Steps, counter_growth, reported_steps
@@ -85,6 +86,9 @@ class EngineState:
         Distributions go on.
         """
         self._histograms = HistogramWindow(self._window_seconds)
+        self.times = RequestTimes(self._window_seconds)  # as its plug-in tells them
+        # by phase, what the histograms have counted between the last two polls
+        self._observed: Mapping[Phase, float] = {}
         self._window = EngineWindow(self._window_seconds)
         self._hour = EngineWindow(HOUR)
         self.past = PastWatch()
@@ -148,6 +152,11 @@ class EngineState:
 
         shown = {phase: after.histograms[phase] for phase in snapshot.histograms}
         self._histograms.append(at, shown, has_restarted=has_restarted)
+        known = before.histograms if before is not None and not has_restarted else {}
+        self._observed = {
+            phase: reading.count - (known[phase].count if phase in known else 0.0)
+            for phase, reading in shown.items()
+        }
 
         if not snapshot.speculates:  # only the checklist asks for it
             self.polled_load.observe(at, snapshot.gauges)
@@ -341,15 +350,21 @@ class EngineState:
 
     @property
     def latencies(self) -> dict[Phase, Latency]:
-        """Quantiles of vLLM's histograms over latency_window.
+        """Quantiles over latency_window, of the phases of which vLLM has any observations.
 
-        Phases without observations are missing.
+        By the requests' own times where the plug-in tells all of them, else from vLLM's histograms.
         """
         return {
-            phase: known
-            for phase, grown in self.histograms.items()
-            if (known := latency(grown)) is not None
+            phase: known for phase in self.histograms if (known := self.latency(phase)) is not None
         }
+
+    def latency(self, phase: Phase) -> Latency | None:
+        """One phase's."""
+        grown = self.histograms.get(phase)
+        if grown is None:
+            return None
+        late = self._observed.get(phase, 0.0)
+        return self.times.latency(phase, grown, late) or latency(grown)
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:

@@ -44,6 +44,10 @@ class Ordered:
         value, _ = self.counts[bisect_right(self._ends, index)]
         return value
 
+    def merged(self, other: "Ordered") -> "Ordered":
+        """Both together."""
+        return Ordered(sorted((*self.counts, *other.counts)))
+
     @property
     def mean(self) -> float | None:
         """The mean of the values; None without any."""
@@ -59,10 +63,10 @@ class Recent:
     within one bin of the exact one, and exact where a bin has a single value.
     """
 
-    def __init__(self, window: float, bin_of: Callable[[float], int]) -> None:
+    def __init__(self, window: float, bin_of: Callable[[float], int], slices: int = 60) -> None:
         """``window`` is in seconds; ``bin_of`` never decreases with the value."""
         self._bin_of = bin_of
-        self._counts = SlidingSums[int, int](window)
+        self._counts = SlidingSums[int, int](window, slices)
         self._values: dict[int, float] = {}
 
     def add(self, at: float, values: Sequence[float]) -> None:

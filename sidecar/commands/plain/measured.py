@@ -11,6 +11,8 @@ import structlog
 from sidecar.analysis.engine.cache import mean_capacity, sum_caches
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
+from sidecar.analysis.engine.latency import Latency, latency
+from sidecar.analysis.engine.request_times import RequestTimes
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.speed.law import Block, Miss, Prompts, fit, misses
 from sidecar.analysis.speed.plain import uncertainty
@@ -33,6 +35,7 @@ from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
 
 _DIGITS: Final = 6
+_LATE: Final = 2.0  # seconds until what has ended is told: two of the plug-in's periods
 _NO_STEPS: Final = StepTally()
 _NO_PROMPTS: Final = Prompts()
 # Engines with one of these show drafts only if they have drafted.
@@ -136,6 +139,7 @@ class BaselineRun:
             for engine in page.engines
             if engine.speculates and engine.traits & _TELLING
         }
+        self._reported.mark(at)
         reported = self._reported.take()
         for model, (pure, mixed) in reported.items():
             if self._slot is not None:
@@ -161,7 +165,26 @@ class BaselineRun:
             "vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error)
         )
 
-    def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
+    def latencies(self) -> dict[str, dict[Phase, Latency]]:
+        """Each model's latencies, all of its engines together; empty without requests.
+
+        By the requests' own times where a plug-in tells all of them.
+        """
+        return {
+            model: {
+                phase: found
+                for phase, reading in grown.items()
+                if (found := self._own(model, phase, reading) or latency(reading)) is not None
+            }
+            for model, grown in self._histograms().items()
+        }
+
+    def _own(self, model: str, phase: Phase, reading: HistogramReading) -> Latency | None:
+        times = self._reported.times.get(model)
+        late = _LATE * reading.count / max(self.until - self.began, _LATE)
+        return times.latency(phase, reading, late) if times is not None else None
+
+    def _histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
         """How much each model's histograms have grown, all of its engines together."""
         models: dict[str, list[EngineSnapshot]] = defaultdict(list)
         for key, state in self._engines.states.items():
@@ -232,6 +255,8 @@ class _Reported:
 
     def __init__(self) -> None:
         self.endings: dict[str, dict[int, dict[Ending, int]]] = {}
+        self.times: dict[str, RequestTimes] = {}  # by model
+        self._at = 0.0  # the last page's time
         self._models: dict[int, str] = {}  # by connection
         self._latest: dict[tuple[int, StepKey], StepTally] = {}
         self._taken: dict[tuple[int, StepKey], StepTally] = {}
@@ -244,9 +269,25 @@ class _Reported:
             case ReportPart():
                 for key, tally in message.steps:
                     self._latest[connection, key] = tally
-                self._end(self._models.get(connection, ""), message.finished)
+                model = self._models.get(connection, "")
+                self._end(model, message.finished)
+                if self._at:  # what ended before the first page is not in its growth
+                    self._times_of(model).add(self._at, message.finished)
             case _:
                 pass
+
+    def _times_of(self, model: str) -> RequestTimes:
+        times = self.times.get(model)
+        if times is None:
+            times = self.times[model] = RequestTimes(inf, takes_own=True)
+            times.mark(-inf)  # all that it is told is growth
+        return times
+
+    def mark(self, at: float) -> None:
+        """Notes that a page was read ``at``, in Unix seconds."""
+        self._at = at
+        for times in self.times.values():
+            times.mark(at)
 
     def _end(self, model: str, finished: Sequence[FinishedRequest]) -> None:
         """Counts how requests end, where the plug-in tells."""

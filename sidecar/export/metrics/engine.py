@@ -1,9 +1,10 @@
 """Metrics of engines: vLLM's own counters, values derived from them, and what the plug-in says."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.engine.latency import Latency, Range, baseline_gap
 from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.analysis.speed.speedup import Speedup
@@ -41,6 +42,27 @@ def _gaps(gap: Callable[[Latency], float | None]) -> Callable[[EngineReport], By
         for phase, latency in engine.latencies.items()
         if phase is not Phase.QUEUE
     }
+
+
+def _gap_bounds(engine: EngineReport) -> ByLabel:
+    """Of the time per output token."""
+    measured = engine.latencies.get(Phase.TPOT)
+    return {} if measured is None else _finite(measured.gap_range)
+
+
+def _finite(bounds: Range) -> ByLabel:
+    return {name: one for name, one in bounds._asdict().items() if math.isfinite(one)}
+
+
+def _baseline_gap_bounds(model: ModelReport) -> ByLabel:
+    """By the buckets that vLLM has now, unless the baseline is exact."""
+    edges = (
+        engine.latencies[Phase.TPOT].edges
+        for engine in model.engines
+        if Phase.TPOT in engine.latencies
+    )
+    bounds = baseline_gap(model.plain_latencies.get(Phase.TPOT), next(edges, ()))
+    return {} if bounds is None else _finite(bounds)
 
 
 def _speculation(engine: EngineReport) -> ByLabel | None:
@@ -173,8 +195,9 @@ METRICS: Final = (
     SINGLE_ENGINE.gauge(
         "engine_latency_seconds",
         (
-            "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated "
-            "in the first bucket."
+            "Quantiles 0.5 and 0.99 over latency_window: of the requests' own times where the "
+            "plug-in tells those of all that finished (ttft, tpot and e2e), else interpolated in "
+            "the buckets of vLLM's own histograms."
         ),
         ["phase", "quantile"],
         value=lambda engine: _shown_quantiles(
@@ -185,13 +208,15 @@ METRICS: Final = (
         "latency_baseline_seconds",
         "The same quantiles in the configured baseline.",
         ["phase", "quantile"],
-        value=lambda model: _shown_quantiles(model.plain_latencies),
+        value=lambda model: _shown_quantiles(
+            {phase: plain.quantiles for phase, plain in model.plain_latencies.items()}
+        ),
     ),
     SINGLE_ENGINE.gauge(
         "engine_latency_gap_seconds",
         (
-            "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
-            " bucket."
+            "P99 - P50 of the same, not of the queue; absent where only buckets tell and P99 is in"
+            " the first."
         ),
         ["phase"],
         value=_gaps(lambda latency: latency.gap_seconds),
@@ -199,11 +224,27 @@ METRICS: Final = (
     SINGLE_ENGINE.gauge(
         "engine_latency_gap_ratio",
         (
-            "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first"
-            " bucket."
+            "P99 / P50 of the same, not of the queue; absent where only buckets tell and P99 is in"
+            " the first."
         ),
         ["phase"],
         value=_gaps(lambda latency: latency.gap_ratio),
+    ),
+    SINGLE_ENGINE.gauge(
+        "engine_tpot_gap_bound_seconds",
+        (
+            "The least and the most that P99 - P50 of the time per output token can be: the same "
+            "by the requests' own times; by vLLM's buckets, as far as these tell, so at least 0 "
+            "within one bucket."
+        ),
+        ["bound"],
+        value=_gap_bounds,
+    ),
+    MODEL.gauge(
+        "tpot_baseline_gap_bound_seconds",
+        "The same of the configured baseline, by the buckets that vLLM has now.",
+        ["bound"],
+        value=_baseline_gap_bounds,
     ),
     SINGLE_ENGINE.gauge(
         "engine_limitation",

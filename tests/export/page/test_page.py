@@ -8,7 +8,6 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from sidecar.analysis.advice import Direction, TokensAdvice
-from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.judgement import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
@@ -208,7 +207,7 @@ async def test_a_click_copies_the_whole_configuration(browser, pictures):
 
 
 async def test_a_latency_stays_on_its_line_within_its_panel(browser):
-    bounds = Latency(dict.fromkeys(QUANTILES, 0.1), 40.0, 0.3)
+    bounds = reports.by_bucket(*[(0.1, 0.15)] * 4)
     latencies = {Phase.TTFT: reports.latency(10.0), Phase.QUEUE: bounds}
     model = reports.model(engines=(reports.engine(latencies=latencies),))
     async with served(reports.report(model)) as site, browser() as tab:

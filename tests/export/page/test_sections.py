@@ -1,6 +1,7 @@
 """The parts of the page, as text without tags."""
 
 import json
+import math
 import re
 import shlex
 from dataclasses import replace
@@ -12,7 +13,6 @@ from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
-from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
@@ -23,13 +23,14 @@ from sidecar.export.sections import marked
 from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import Speculation
-from sidecar.settings.baselines import PlainCache
+from sidecar.settings.baselines import PlainCache, PlainLatency
 from sidecar.wording.plugin import plugin_sentence
 from tests.analysis.test_checklist import GOOD, LIGHT
 from tests.export import reports
 from tests.export.reports import (
     NEVER_CONNECTED,
     OBSERVING,
+    by_bucket,
     engine,
     judgement,
     model,
@@ -333,14 +334,26 @@ def test_with_a_baseline_s_cache_there_is_the_price_in_room_and_nothing_of_other
     assert "The price" not in text(reports.timed_model(plain_cache=PlainCache(hit_ratio=0.9)))
 
 
-def test_latencies_below_vllm_s_first_bucket_are_bounds_and_gaps_are_compared_with_the_baseline():
-    low = Latency({0.5: 0.0005, 0.9: 0.0009, 0.95: 0.002, 0.99: 0.003}, 40.0, 0.001)
-    first = Latency({0.5: 0.0005, 0.9: 0.0006, 0.95: 0.0007, 0.99: 0.0008}, 40.0, 0.001)
-    page = text(model(engines=(engine(latencies={Phase.TTFT: low, Phase.ITL: first}),)))
-    assert "Latency by bucket P50 P95 P99 P99 - P50 TTFT <1 ms 2 ms 3 ms 2.5 ms" in page
-    assert "ITL <1 ms <1 ms <1 ms <1 ms" in page
-    compared = model(plain_latencies={"ttft": {0.5: 0.02, 0.99: 0.06}})
-    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(compared)
+def test_latencies_by_vllms_buckets_are_ranges_and_gaps_are_compared_with_the_baseline():
+    """Where only buckets tell, a gap has grown by what is certain of it, or it is not said."""
+    low = by_bucket((0.0, 0.001), (0.0, 0.001), (0.001, 0.005), (0.005, 0.01))
+    first = by_bucket(*[(0.0, 0.001)] * 4)
+    one = by_bucket((0.01, 0.025), (0.01, 0.025), (0.01, 0.025), (5.0, math.inf))
+    latencies = {Phase.TTFT: low, Phase.ITL: first, Phase.TPOT: one}
+    by_buckets = model(engines=(engine(latencies=latencies),))
+    page = text(by_buckets)
+    assert "Latency P50 P99 P99 - P50 TTFT <1 ms 5-10 ms 4-10 ms" in page
+    assert "ITL <1 ms <1 ms <1 ms" in page
+    assert "TPOT 10-25 ms >5.00 s >4.97 s" in page
+
+    plain = {"ttft": PlainLatency({0.5: 0.02, 0.99: 0.06}, is_exact=True)}
+    assert "TTFT 20 ms 100 ms 80 ms (2.0 times the baseline)" in text(model(plain_latencies=plain))
+    small = {"ttft": PlainLatency({0.5: 0.001, 0.99: 0.002}), "itl": PlainLatency({0.5: 0.001})}
+    assert "4-10 ms (at least 4.0 times the baseline) ITL" in text(
+        replace(by_buckets, plain_latencies=small)
+    )
+    large = {"ttft": PlainLatency({0.5: 0.001, 0.99: 0.02})}
+    assert "times the baseline" not in text(replace(by_buckets, plain_latencies=large))
 
 
 def test_while_vllm_is_down_only_that_is_shown():

@@ -1,0 +1,125 @@
+"""How long an engine's finished requests took, each by its own time, over a sliding window.
+
+These are vLLM's own definitions (``vllm/v1/metrics/stats.py``): its histograms have the same
+requests, in wide buckets. The plug-in does not tell how long a request was queued, nor the time of
+each output (inter-token latency).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sidecar.analysis.engine.latency import Latency, own_latency
+from sidecar.analysis.windows.growth import GrowthWindow, subtract
+from sidecar.analysis.windows.recent import Ordered, Recent
+from sidecar.engine.names import Phase
+from sidecar.engine.snapshot import HistogramReading
+from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.tally import Outcome
+
+PHASES: Final = (Phase.TTFT, Phase.TPOT, Phase.E2E)
+_BIN: Final = 1.005  # the bin of a time ends at its start times this
+_SHORTEST: Final = 1e-5  # seconds; shorter ones, such as 0, share a bin with it
+_SLICES: Final = 20  # of the window; fewer take less memory
+_MISSING: Final = 0.02  # share of vLLM's requests that may be missing
+
+_ENDED, _ABORTED, _OWN = "ended", "aborted", "own"
+_KINDS: Final = (_ENDED, _ABORTED, _OWN)
+
+
+class RequestTimes:
+    """One engine's; memory does not grow with the rate.
+
+    Of requests that were aborted the engine cannot tell whether their client left, so that vLLM
+    does not count them, or a stop string ended them, so that it does: the number that vLLM has
+    counted tells it. Those of this product's own commands are in vLLM's histograms alone.
+    """
+
+    def __init__(self, window: float, *, takes_own: bool = False) -> None:
+        """``window`` is in seconds. ``takes_own``: its own commands' requests are like others."""
+        self._takes_own = takes_own
+        self._times = {
+            (phase, kind): Recent(window, time_bin, _SLICES)
+            for phase in PHASES
+            for kind in (_ENDED, _ABORTED)
+        }
+        self._told: Counter[tuple[Phase, str]] = Counter()
+        self._window = GrowthWindow[tuple[float, ...]](window, subtract)
+
+    def add(self, at: float, requests: Iterable[FinishedRequest]) -> None:
+        """Adds those that were told by ``at``, a good poll's time."""
+        times: dict[tuple[Phase, str], list[float]] = {}
+        for request in requests:
+            for phase, seconds in _times(request):
+                times.setdefault((phase, self._kind(request)), []).append(seconds)
+
+        for key, values in times.items():
+            self._told[key] += len(values)
+            if key in self._times:
+                self._times[key].add(at, values)
+
+    def mark(self, at: float) -> None:
+        """What was added until now is in the window that ends at ``at``, a good poll's time."""
+        told = tuple(float(self._told[phase, kind]) for phase in PHASES for kind in _KINDS)
+        self._window.append(at, told)
+        for times in self._times.values():
+            times.drop(at)
+
+    def latency(self, phase: Phase, counted: HistogramReading, late: float) -> Latency | None:
+        """A phase's latency, where every request that vLLM has ``counted`` is known.
+
+        ``counted`` is over the same window; of it, ``late`` are from since the last poll, and may
+        not be told yet. None if it is not known.
+        """
+        if phase not in PHASES or counted.count <= 0:
+            return None
+
+        times = self._like(phase, counted.count, late)
+        if times is None or not len(times):
+            return None
+        others = abs(counted.count - len(times)) / counted.count
+        return own_latency(times, counted, min(max(others, _MISSING), 1.0))
+
+    def _kind(self, request: FinishedRequest) -> str:
+        if request.is_own and not self._takes_own:
+            return _OWN
+        return _ABORTED if request.outcome is Outcome.ABORTED else _ENDED
+
+    def _like(self, phase: Phase, count: float, late: float) -> Ordered | None:
+        """The times of the requests that vLLM counts, if so many can be."""
+        ended, aborted, own = self._growth(phase)
+        without = ended + own
+        whole = without + aborted
+        least = (1 - _MISSING) * count - late
+        most = (1 + _MISSING) * count + late
+
+        known = self._times[phase, _ENDED].ordered()
+        if least <= whole <= most and abs(whole - count) < abs(without - count):
+            return known.merged(self._times[phase, _ABORTED].ordered())
+        return known if without >= least else None
+
+    def _growth(self, phase: Phase) -> tuple[float, ...]:
+        """How many of each kind were told within the window."""
+        grown = self._window.growth or (0.0,) * (len(PHASES) * len(_KINDS))
+        first = PHASES.index(phase) * len(_KINDS)
+        return grown[first : first + len(_KINDS)]
+
+
+def time_bin(seconds: float) -> int:
+    """The bin of a time: half a percent wide."""
+    return math.floor(math.log(max(seconds, _SHORTEST), _BIN))
+
+
+def _times(request: FinishedRequest) -> Iterator[tuple[Phase, float]]:
+    """A request's times; those that the plug-in does not know are missing.
+
+    As in vLLM, one of a single token takes 0 per token.
+    """
+    arrival, first, last = request.arrival, request.first_token, request.last_token
+    if first is not None and last is not None and request.output_tokens and last >= first:
+        yield Phase.TPOT, (last - first) / max(request.decoded_tokens, 1)
+    if arrival is not None and first is not None and first >= arrival:
+        yield Phase.TTFT, first - arrival
+    if arrival is not None and last is not None and last >= arrival:
+        yield Phase.E2E, last - arrival

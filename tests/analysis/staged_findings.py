@@ -131,7 +131,11 @@ def cached(
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
     known = {"configuration": Configuration(layers=layers, max_num_seqs=64)}
     one = engine(speculation=speculation, cache=cache, **known | changes)
-    return pod(engines=(one,), speculation=None, plain_cache=PlainCache(found_plain, plain))
+    return pod(
+        engines=(one,),
+        speculation=None,
+        plain_cache=PlainCache(hit_ratio=found_plain, capacity_tokens=plain),
+    )
 
 
 LOWER, HIGHER, ALIKE = difference(0.3, 0.7), difference(0.7, 0.3), difference(0.68, 0.7)

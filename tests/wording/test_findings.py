@@ -396,7 +396,7 @@ def test_a_draft_of_the_target_s_states_is_doubted_behind_cached_prefixes_first(
     for others in (
         explained(finding, cache=HALF_FOUND),  # an EAGLE head
         explained(finding, speculation=DFLASH, cache=replace(HALF_FOUND, hits=40)),
-        explained(finding, speculation=DFLASH),  # of which nothing is known
+        explained(finding, speculation=DFLASH, cache=CacheWindow()),  # nothing is known
     ):
         assert others.remedy
         assert "prefix" not in others.remedy

@@ -19,7 +19,7 @@ from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import EndsBadly
 from sidecar.findings.greedy_drafting import GreedyDrafting
 from sidecar.findings.lower_acceptance import LowerAcceptance
-from sidecar.findings.mismatch import Mismatch
+from sidecar.findings.mismatch import Mismatch, collapse_sentence
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.findings.prefix_cache import PrefixCache
 from sidecar.findings.room import Fitting, Room
@@ -412,3 +412,15 @@ def test_a_cache_in_which_nothing_is_found_is_compared_with_the_baseline():
     )
     assert lost.remedy.startswith("Upgrade vLLM, or try another method on one pod.")
     assert not lost.config  # keeping the last block would not help
+
+
+def test_a_target_whose_weights_are_updated_in_place_is_not_helped_by_a_restart():
+    """As in reinforcement learning: its draft is the one of before."""
+    for remedy in (
+        explained(Mismatch(acceptance=0.01)).remedy,
+        collapse_sentence(model(temperature("0"), engines=(engine(speculation=GREEDY),))),
+    ):
+        assert "weights are updated in place, as in reinforcement learning, that does not help" in (
+            remedy
+        )
+        assert "update the draft with them" in remedy

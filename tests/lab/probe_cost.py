@@ -4,7 +4,8 @@ It needs ``make lab`` to have run. Eight requests run all the time, while a side
 ``probe.interval`` and one without it watch vLLM in turns. Each pair of turns gives the change of
 the time per token; what is told is their mean, and the upper end of its 95 % interval. No request
 may have been sent meanwhile. Then vLLM is idle, and three requests tell how long one takes: in a
-vLLM that has work again just then, it costs no more than that, once in the least interval.
+vLLM that has work again just then, it costs no more than that, once in the least interval. A pair
+takes three minutes.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from tests.page import Page
 
 RUNNING = 8
 SETTLED = 10  # seconds
-TURN = 30  # seconds
+TURN = PROBED_AFTER + 15  # seconds: a sidecar that may ask would do so in each
 TOKENS = 128  # of a reply; many replies a turn, so that their contexts are the same in all turns
 MOST_COST = 0.2  # percent
 PROBED = {"probe__interval": f"{PROBED_AFTER}s"}
@@ -106,4 +107,4 @@ async def main(pairs):
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)))
+    sys.exit(asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 12)))

@@ -123,6 +123,11 @@ def drops_last_block(method: str | None) -> bool:
     return method in _DROP_THE_LAST_BLOCK or is_mtp(method)
 
 
+def drafts_from_target_states(method: str | None) -> bool:
+    """Whether the draft's own context is made of the target's hidden states of every token."""
+    return method in {"dflash", "dspark"}
+
+
 def is_mtp(method: str | None) -> bool:
     """Whether layers of the target itself draft.
 

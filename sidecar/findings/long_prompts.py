@@ -5,6 +5,7 @@ from itertools import takewhile
 from typing import Final
 
 from sidecar.analysis.report import ModelReport
+from sidecar.findings.cached_prefix import cached_prefix_sentence
 from sidecar.findings.explanation import Explanation, speculation_of
 from sidecar.findings.group import RUNBOOK, accepting_less, advice_or_fact
 from sidecar.findings.kind import FindingKind, Place
@@ -37,6 +38,7 @@ def long_prompts(situation: Situation) -> Iterator[LowerAcceptance]:
 def _long_prompts(finding: LowerAcceptance, model: ModelReport) -> Explanation:
     tokens = speculation_of(model).draft_max_model_len
     longest = f" ({tokens:,} tokens)" if tokens else ""
+    change = f"Use a draft that was trained on such lengths{longest}"
 
     return advice_or_fact(
         finding,
@@ -45,7 +47,7 @@ def _long_prompts(finding: LowerAcceptance, model: ModelReport) -> Explanation:
             f"Requests with prompts of {finding.group} tokens accept {both_rates(finding)} with"
             " other prompt lengths that are otherwise alike."
         ),
-        change=f"Use a draft that was trained on such lengths{longest}",
+        change=f"{cached_prefix_sentence(model)} {change}".strip(),
         expect="Heads and small drafts accept less beyond the lengths that they were trained on.",
     )
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.methods import drafts_with_a_model
+from sidecar.findings.cached_prefix import cached_prefix_sentence
 from sidecar.findings.ending import READ_A_REPLY, replies_sentence
 from sidecar.findings.explanation import Explanation, speculating_engine, speculation_of
 from sidecar.findings.finding import Finding
@@ -58,12 +59,14 @@ _NOTHING_REPEATS: Final = (
 def collapse_sentence(model: ModelReport) -> str:
     """What to do first where almost no draft token is accepted."""
     has_model = drafts_with_a_model(speculation_of(model).method)
-    return f"{READ_A_REPLY} {_RESTART if has_model else _NOTHING_REPEATS}"
+    remedy = _RESTART if has_model else _NOTHING_REPEATS
+    return " ".join(filter(None, [READ_A_REPLY, cached_prefix_sentence(model), remedy]))
 
 
 def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
     configuration = speculating_engine(model).configuration
     rate = percent(finding.acceptance or 0.0)
+    remedy = _match(configuration, speculation_of(model))
 
     return Explanation(
         code=finding.code,
@@ -71,7 +74,7 @@ def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
             f"Almost no draft tokens are accepted ({rate}), at any temperature and from the first"
             f" position on. High temperatures alone do not cause this. {replies_sentence(model)}"
         ),
-        remedy=_match(configuration, speculation_of(model)),
+        remedy=f"{cached_prefix_sentence(model)} {remedy}".strip(),
         expect=(
             "A draft that matches has its first token accepted far more often, even at high"
             " temperatures."

@@ -104,6 +104,12 @@ _ELSEWHERE: Final = (
     "The plug-ins that are connected are of another server than vLLM's metrics, or of engines that"
     f" are not in them, so another vLLM sends to this sidecar's socket. {_A_SOCKET_EACH}"
 )
+_RENAMED: Final = (
+    "The plug-in that is connected calls its model {}, and vLLM's metrics call theirs {}. If both"
+    " are one vLLM, its metrics have another name than --served-model-name, as its Rust frontend's"
+    " had before pull request 45465: upgrade vLLM, or leave --served-model-name out. If they are"
+    f" two, the other sends to this sidecar's socket. {_A_SOCKET_EACH}"
+)
 _REPLICAS: Final = (
     "vLLM's metrics have several engines of the same number ({}), and a plug-in says only the"
     " number, so nobody knows which of them it is in, and there is no split by temperature. Let"
@@ -156,9 +162,11 @@ def _not_observing(report: PluginReport) -> str:
 
 
 def _elsewhere(report: PluginReport) -> str:
-    if not report.replicas:
-        return _ELSEWHERE
-    return _REPLICAS.format(", ".join(key.engine for key in report.replicas))
+    if report.replicas:
+        return _REPLICAS.format(", ".join(key.engine for key in report.replicas))
+    if report.renamed:
+        return _RENAMED.format(*report.renamed[0])
+    return _ELSEWHERE
 
 
 def _other_format(report: PluginReport) -> str:

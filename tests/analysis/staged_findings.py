@@ -114,14 +114,29 @@ AT_THE_LIMIT = {Gauge.WAITING_FOR_CAPACITY: 3.0, Gauge.REQUESTS_RUNNING: 64.0}
 
 
 def cached(
-    prompt=160, *, speculation=EAGLE, hits=0.6, preemptions=0, layers=None, plain=None, **changes
+    prompt=160,
+    *,
+    speculation=EAGLE,
+    hits=0.6,
+    preemptions=0,
+    layers=None,
+    plain=None,
+    found_plain=None,
+    **changes,
 ):
-    """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
+    """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16.
+
+    ``plain`` and ``found_plain`` are the baseline's.
+    """
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
     sizes = {} if layers is None else {"num_hidden_layers": layers}
     known = {"configuration": Configuration(sizes=sizes, max_num_seqs=64)}
     one = engine(speculation=speculation, cache=cache, **known | changes)
-    return pod(engines=(one,), speculation=None, plain_cache=PlainCache(capacity_tokens=plain))
+    return pod(
+        engines=(one,),
+        speculation=None,
+        plain_cache=PlainCache(hit_ratio=found_plain, capacity_tokens=plain),
+    )
 
 
 LOWER, HIGHER, ALIKE = difference(0.3, 0.7), difference(0.7, 0.3), difference(0.68, 0.7)
@@ -240,6 +255,7 @@ STAGED = [
     Staged("looping", ending("loop", 0.38, 0.02)),
     Staged("empty_replies", ending("empty", 0.38, 0.02)),
     Staged("prefix_cache", cached()),
+    Staged("prefix_cache", cached(speculation=MTP, hits=0, found_plain=0.6)),
     Staged(
         "prefix_cache",
         cached(speculation=replace(EAGLE, keeps_last_block=False), configuration=DROPS_A_BLOCK),

@@ -700,6 +700,27 @@ def test_plugins_of_engines_that_are_not_on_the_page_are_named_as_such(server):
     assert (plugin.state, plugin.engines, plugin.elsewhere) == (PluginState.ELSEWHERE, (), 1)
 
 
+@pytest.mark.parametrize(
+    ("hello", "renamed"),
+    [
+        ({"model": "served-name"}, (("served-name", "m"),)),
+        ({"model": "served-name", "engine": 7}, ()),
+        ({"model": "served-name", "of": "another"}, ()),
+    ],
+)
+def test_a_plugin_whose_model_the_page_calls_otherwise_is_told_from_another_vllm_s(hello, renamed):
+    """vLLM's Rust frontend exported the model's path before pull request 45465."""
+    server = Server()
+    plugin = PluginEnd(server, **hello)
+    for drafts in range(1, 5):
+        plugin.serve(drafts=10).tick()
+        server.poll(snap(drafts=10 * drafts))
+
+    report = server.report().plugin
+    assert (report.state, report.renamed) == (PluginState.ELSEWHERE, renamed)
+    assert server.model().temperatures == ()  # which of the two is right is not known
+
+
 def test_the_age_of_the_newest_report_grows_while_none_comes(server):
     """While the page fails it is unknown, since vLLM may be down."""
     plugin = PluginEnd(server)

@@ -211,6 +211,41 @@ def test_what_a_method_gives_up_and_how_it_drafts_is_noted(keys, version, noted)
 
 
 @pytest.mark.parametrize(
+    ("schedule", "noted"),
+    [
+        ([[1, 2, 2], [3, 16, 0]], True),
+        ({"1-2": 2, "3-16": 0}, True),
+        ([[1, 10, 3], [11, 16, 1]], False),
+        ({"1-10": 3, "11-16": 1}, False),
+        (None, False),
+    ],
+)
+def test_a_schedule_that_reaches_no_draft_is_noted(schedule, noted):
+    """Around that load vLLM flaps (vLLM issue 49548)."""
+    notes = found(config(method="mtp", num_speculative_tokens_per_batch_size=schedule)).notes
+    assert any("reaches 0 draft tokens" in note for note in notes) == noted
+
+
+@pytest.mark.parametrize(
+    ("flags", "most"),
+    [
+        ("--max-cudagraph-capture-size 6 --max-num-seqs 6", 1),
+        ("--max_cudagraph_capture_size=40 --max-num-seqs=12", 10),
+        ("--max-cudagraph-capture-size 512", 128),  # of 256 or more requests by default
+        ("--max-cudagraph-capture-size 24 --max-num-seqs 6", None),
+        ("--max-num-seqs 264", None),
+        ("--max-cudagraph-capture-size many", None),
+    ],
+)
+def test_cuda_graphs_of_too_few_requests_are_noted(flags, most):
+    """Their size is in tokens (vLLM issues 27325 and 54933)."""
+    line = f"{config(method='mtp', num_speculative_tokens=3)} {flags}"
+    noted = [note for note in found(line).notes if "CUDA graphs" in note]
+    assert [f"beyond {most} running" in note for note in noted] == ([] if most is None else [True])
+    assert "CUDA graphs" not in str(found(f"vllm serve m {flags}").notes)
+
+
+@pytest.mark.parametrize(
     ("version", "noted"), [((0, 8, 5), []), ((0, 13), []), ((0, 14), [0]), ((0, 33), [0])]
 )
 def test_parameters_are_refused_from_0_14_on(version, noted):

@@ -3,6 +3,7 @@
 It does not matter what made the Pod.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from sidecar.cli import parser
@@ -20,11 +21,15 @@ from tests.deploy.deploy_tools import (
 )
 
 
-def check_pod(pod: dict, config: Path | None = None) -> None:
-    """All of it; ``config`` is the settings file that is mounted into the sidecar."""
+def check_pod(pod: dict, config: Path | None = None, *, is_native: bool = True) -> None:
+    """All of it; ``config`` is the settings file that is mounted into the sidecar.
+
+    ``is_native``: the sidecar is a native one, which starts before vLLM and stops after it.
+    """
     our_containers_are_restricted(pod)
     the_sidecar_and_vllm_are_two_users(pod)
     vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod)
+    the_sidecar_is_native(pod) if is_native else the_sidecar_is_an_ordinary_container(pod)
     the_two_meet_at_one_socket_in_memory(pod)
     the_sidecar_polls_vllm_and_cannot_hold_the_pod_up(pod, config)
     every_mount_has_its_volume(pod)
@@ -68,11 +73,9 @@ def the_sidecar_and_vllm_are_two_users(pod: dict) -> None:
 
 
 def vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod: dict) -> None:
-    names = [each["name"] for each in pod["initContainers"]]
     writer, vllm = container(pod, WRITER), main_container(pod)
-    assert names.index(WRITER) < names.index(SIDECAR)
+    assert writer in pod["initContainers"]
     assert "restartPolicy" not in writer
-    assert container(pod, SIDECAR)["restartPolicy"] == "Always"  # a native sidecar
     command, folder = writer["args"]
     assert command == "plugin"
     assert environment(vllm)["PYTHONPATH"].split(":")[0] == folder
@@ -88,6 +91,18 @@ def vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod: dict) -> None:
     assert read_only == {WRITER: False, vllm["name"]: True}
     allowed = environment(vllm).get("VLLM_PLUGINS")
     assert allowed is None or "specdec" in allowed.split(",")
+
+
+def the_sidecar_is_native(pod: dict) -> None:
+    names = [each["name"] for each in pod["initContainers"]]
+    assert names.index(WRITER) < names.index(SIDECAR)
+    assert container(pod, SIDECAR)["restartPolicy"] == "Always"
+
+
+def the_sidecar_is_an_ordinary_container(pod: dict) -> None:
+    sidecar = container(pod, SIDECAR)
+    assert sidecar in pod["containers"]
+    assert "restartPolicy" not in sidecar
 
 
 def the_two_meet_at_one_socket_in_memory(pod: dict) -> None:
@@ -153,3 +168,49 @@ def nobody_names_the_port_of_a_native_sidecar(objects: list[dict]) -> None:
 
     assert targets
     assert set(targets) <= names | numbers
+
+
+_SHARED_WITH_THE_HOST = ("hostNetwork", "hostPID", "hostIPC")
+_VOLUMES = {
+    "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim",
+    "projected", "secret",
+}  # fmt: skip
+_SECCOMP = {"RuntimeDefault", "Localhost"}
+
+
+def violations_of_restricted(pod: dict) -> list[str]:
+    """What the Pod Security Standard "restricted" of Kubernetes would refuse, of every container.
+
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/
+    """
+    found = [field for field in _SHARED_WITH_THE_HOST if pod.get(field)]
+    kinds = {kind for volume in pod.get("volumes", []) for kind in volume if kind != "name"}
+    found += sorted(kinds - _VOLUMES)
+    of_pod = pod.get("securityContext", {})
+    if of_pod.get("sysctls"):
+        found.append("sysctls")
+    for each in every_container(pod):
+        found += [f"{each['name']}: {field}" for field in _unrestricted(each, of_pod)]
+    return found
+
+
+def _unrestricted(container: dict, of_pod: dict) -> Iterator[str]:
+    """The fields of one container, which has those of the Pod where it has none of its own."""
+    own = container.get("securityContext", {})
+    effective = of_pod | {name: value for name, value in own.items() if value is not None}
+    capabilities = own.get("capabilities", {})
+
+    if own.get("privileged"):
+        yield "privileged"
+    if own.get("allowPrivilegeEscalation") is not False:
+        yield "allowPrivilegeEscalation"
+    if "ALL" not in capabilities.get("drop", []):
+        yield "capabilities.drop"
+    if set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
+        yield "capabilities.add"
+    if effective.get("runAsNonRoot") is not True or effective.get("runAsUser") == 0:
+        yield "runAsNonRoot"
+    if effective.get("seccompProfile", {}).get("type") not in _SECCOMP:
+        yield "seccompProfile"
+    if any("hostPort" in port for port in container.get("ports", [])):
+        yield "hostPort"

@@ -111,6 +111,20 @@ def test_azure_monitor_has_monitors_of_its_own(arguments, apis, expected):
     assert monitor["apiVersion"] == (expected or "monitoring.coreos.com/v1")
 
 
+def test_a_strict_mesh_leaves_the_port_alone_that_the_sidecar_listens_at():
+    """By the annotations that the chart's README names for Istio and for Linkerd."""
+    values = CHART / "ci" / "strict-mesh-values.yaml"
+    template = render("--values", values)["Deployment"][0]["spec"]["template"]
+    [port] = container(template["spec"], SIDECAR)["ports"]
+    annotations = read(values)["vllm"]["podAnnotations"]
+    assert annotations.items() <= template["metadata"]["annotations"].items()
+
+    readme = (CHART / "README.md").read_text()
+    for name, excluded in annotations.items():
+        assert excluded == str(port["containerPort"])
+        assert f'{name}: "{excluded}"' in readme
+
+
 def test_an_autoscaler_has_the_number_of_pods_to_itself():
     """A null would otherwise be rendered as nothing, which the API server takes for 1."""
     kinds = render("--values", CHART / "ci" / "autoscaled-values.yaml")

@@ -28,9 +28,14 @@ from tests.deploy.deploy_tools import (
     plugin_pods,
     pod_of,
     post_rendered,
+    read,
     run,
 )
-from tests.deploy.pod_checks import check_pod, nobody_names_the_port_of_a_native_sidecar
+from tests.deploy.pod_checks import (
+    check_pod,
+    nobody_names_the_port_of_a_native_sidecar,
+    violations_of_restricted,
+)
 
 pytestmark = pytest.mark.slow
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -80,9 +85,21 @@ def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_ot
         pod, config = pod_of(kinds["Deployment"]), tmp_path / "settings.yaml"
         config.write_text(mounted_settings(kinds))
         if "PYTHONPATH" in environment(main_container(pod)):
-            check_pod(pod, config)
+            check_pod(pod, config, is_native=read(values).get("nativeSidecar", True))
         check_selectors(kinds)
         check_ports(kinds)
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_every_pod_keeps_to_the_restricted_standard(values):
+    """But for the network of the host, where that is asked for."""
+    kinds = render("--values", values)
+    pods = [obj["spec"] for obj in kinds.get("Pod", [])]
+    pods += [obj["spec"]["template"]["spec"] for obj in kinds.get("Deployment", [])]
+    asked = (read(values).get("vllm") or {}).get("podSpec", {})
+
+    found = [violation for pod in pods for violation in violations_of_restricted(pod)]
+    assert found == [field for field in ("hostNetwork",) if field in asked]
 
 
 def mounted_settings(kinds):

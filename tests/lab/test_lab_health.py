@@ -34,12 +34,12 @@ SETTINGS = {"engine_health__stalled_after": f"{STALLED_AFTER}s"}
 
 
 @asynccontextmanager
-async def long_requests(url, count=4, headers=None):
-    """Long requests one after the other, so that some always run; the last are cut off."""
+async def long_requests(url, count=4, headers=None, tokens=1500):
+    """Requests of so many tokens, one after the other: some always run. The last are cut off."""
     body = {
         "model": "lab",
         "prompt": "a long reply",
-        "max_tokens": 1500,
+        "max_tokens": tokens,
         "ignore_eos": True,
         "stream": True,
     }

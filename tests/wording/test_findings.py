@@ -10,6 +10,7 @@ import pytest
 from scripts.findings_reference import runbook_page, why_page
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
+from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.evidence import Loops
 from sidecar.analysis.judgement import Verdict
 from sidecar.cli import parser
@@ -18,7 +19,7 @@ from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import EndsBadly
 from sidecar.findings.greedy_drafting import GreedyDrafting
 from sidecar.findings.lower_acceptance import LowerAcceptance
-from sidecar.findings.mismatch import Mismatch
+from sidecar.findings.mismatch import Mismatch, collapse_sentence
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.findings.prefix_cache import PrefixCache
 from sidecar.findings.room import Fitting, Room
@@ -56,6 +57,9 @@ MORE_LOOPS = EndingChange(
     odds_ratio=30.0,
     requests=120,
     reference=Reference.PAST,
+)
+LONG_PROMPTS = LowerAcceptance(
+    code="long_prompts", **LESS | {"group": "32k+"}, loses=True, break_even=0.5
 )
 LOOPING = EndsBadly(code="looping", ending="loop", share=0.36, requests=130, change=MORE_LOOPS)
 MORE_EMPTY = replace(MORE_LOOPS, ending="empty", reference=Reference.BASELINE)
@@ -374,3 +378,49 @@ def test_what_a_collapse_says_of_the_replies_follows_what_is_measured(endings, s
     (explanation,) = explanations(collapsed)
 
     assert f"{said} Send one prompt to this pod and read the reply." in explanation.what
+
+
+HALF_FOUND = CacheWindow(requests=40, queries=4000, hits=2000)
+DFLASH = Speculation("dflash", 7, parallel_drafting=True)
+
+
+@pytest.mark.parametrize("finding", [Mismatch(acceptance=0.004), LONG_PROMPTS])
+def test_a_draft_of_the_target_s_states_is_doubted_behind_cached_prefixes_first(finding):
+    """Restored tokens have no such states; the draft itself may be right (vLLM issue 47930)."""
+    doubted = explained(finding, speculation=DFLASH, cache=HALF_FOUND)
+
+    assert doubted.remedy.startswith(
+        "First try `--no-enable-prefix-caching` on one pod: 50% of the prompt tokens come from the"
+        " prefix cache, and behind those dflash may draft wrongly (vLLM issue 47930). "
+    )
+    for others in (
+        explained(finding, cache=HALF_FOUND),  # an EAGLE head
+        explained(finding, speculation=DFLASH, cache=replace(HALF_FOUND, hits=40)),
+        explained(finding, speculation=DFLASH, cache=CacheWindow()),  # nothing is known
+    ):
+        assert others.remedy
+        assert "prefix" not in others.remedy
+
+
+def test_a_cache_in_which_nothing_is_found_is_compared_with_the_baseline():
+    nothing = replace(CACHED, hit_ratio=0.0, hit_ratio_at_most=0.62, block_tokens=None)
+    lost = explained(nothing, speculation=replace(GREEDY, keeps_last_block=False))
+
+    assert lost.what.startswith(
+        "No prompt tokens are found in the prefix cache; without speculation, the baseline found"
+        " 62%. Unless prompts share less now, vLLM reuses no prefix while it speculates"
+    )
+    assert lost.remedy.startswith("Upgrade vLLM, or try another method on one pod.")
+    assert not lost.config  # keeping the last block would not help
+
+
+def test_a_target_whose_weights_are_updated_in_place_is_not_helped_by_a_restart():
+    """As in reinforcement learning: its draft is the one of before."""
+    for remedy in (
+        explained(Mismatch(acceptance=0.01)).remedy,
+        collapse_sentence(model(temperature("0"), engines=(engine(speculation=GREEDY),))),
+    ):
+        assert "weights are updated in place, as in reinforcement learning, that does not help" in (
+            remedy
+        )
+        assert "update the draft with them" in remedy

@@ -91,6 +91,15 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
             ),
             "several engines of the same number (0@aaa, 0@bbb), and a plug-in says only the number",
         ),
+        (
+            replace(
+                OBSERVING,
+                state=PluginState.ELSEWHERE,
+                engines=(),
+                renamed=(("chat", "/models/qwen3"),),
+            ),
+            "calls its model chat, and vLLM's metrics call theirs /models/qwen3. If both are one",
+        ),
         (OBSERVING, "The plug-in observes the engine."),
         (replace(OBSERVING, observed=2, expected=2), "The plug-in observes every engine."),
         (

@@ -687,6 +687,7 @@ class Lives:
             shared=tuple(key for key in self._counted if key in shared),
             elsewhere=len(elsewhere),
             replicas=self._replicas(elsewhere),
+            renamed=tuple(dict.fromkeys(self._renamed(elsewhere))),
             is_loaded=self._is_loaded,
         )
 
@@ -696,6 +697,14 @@ class Lives:
             return ()
         named = dict.fromkeys(life.named for life in lives)
         return tuple(key for name in named for key in self._page.keys_of(*name))
+
+    def _renamed(self, lives: Iterable[Life]) -> Iterator[tuple[str, str]]:
+        """The names that ``lives`` and the last page have for what may be one model."""
+        for life in lives:
+            called = [key.model_name for key in self._counted if key.number == life.key.number]
+            is_known = life.key.model_name in called or life.standing is Standing.ELSEWHERE
+            if len(called) == 1 and not is_known:
+                yield life.key.model_name, called[0]
 
     @property
     def _is_loaded(self) -> bool:

@@ -55,7 +55,8 @@ class PluginReport:
     ``shared`` are the engines that several plug-ins are connected as, and ``elsewhere`` counts the
     plug-ins that are connected as another server, or as engines not on the page. ``replicas`` are
     engines on the page that one of these could be: they have the same number, which is all that a
-    plug-in says.
+    plug-in says. ``renamed`` are models as such a plug-in and as the page calls them, where the
+    page has an engine of the plug-in's number alone under the other name.
     """
 
     state: PluginState
@@ -70,6 +71,7 @@ class PluginReport:
     shared: tuple[EngineKey, ...] = ()
     elsewhere: int = 0
     replicas: tuple[EngineKey, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     # whether vLLM has served requests for a while, and no plug-in has ever connected
     has_served: bool = False
     is_loaded: bool = False  # vLLM's page has the id that the plug-in puts there

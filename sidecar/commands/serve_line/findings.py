@@ -4,7 +4,7 @@ What vLLM itself rejects at its start, with a message that says what to write, i
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,16 @@ from sidecar.engine.methods import (
 )
 
 _SCHEDULE: Final = "num_speculative_tokens_per_batch_size"
+_FLAPS: Final = (
+    f"{_SCHEDULE} reaches 0 draft tokens: around that number of requests vLLM drafts at one step"
+    " and not at the next, which halved the throughput in vLLM issue 49548; keep it away from the"
+    " usual load"
+)
+_GRAPHS: Final = (
+    "--max-cudagraph-capture-size {} counts tokens, and a request that drafts has {} in a step: "
+    "beyond {} running, steps leave full CUDA graphs, which took four fifths of the throughput in "
+    "vllm issue 54933; set it to --max-num-seqs times {}, or leave it out"
+)
 _SAMPLING: Final = "draft_sample_method"
 # They assert that every step drafts num_speculative_tokens.
 _ENDED_BY_A_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa"})
@@ -44,6 +54,7 @@ _NOT_JSON: Final = (
     "--speculative-config '{}'"
 )
 _EXAMPLE_METHOD: Final = "ngram"
+_MOST_DIGITS: Final = 10
 _NO_METRICS: Final = (
     "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; remove it"
 )
@@ -193,6 +204,10 @@ def _notes(line: ServeLine, version: Version) -> Iterator[str]:
     if any(flag in line.flags for flag in _THINKING) and version >= _THINKS_FROM:
         yield _NO_BUDGET
 
+    if _reaches_none(line.keys.get(_SCHEDULE)):
+        yield _FLAPS
+    yield from _graph_notes(line)
+
     lost = given_up(line.method, shown(version))
     if lost:
         yield (
@@ -200,6 +215,33 @@ def _notes(line: ServeLine, version: Version) -> Iterator[str]:
             "default without speculation"
         )
     yield from _sampling_notes(line, version)
+
+
+def _reaches_none(schedule: object) -> bool:
+    """Whether vLLM drafts nothing at some loads; entries are [first, last, tokens]."""
+    entries = schedule.values() if isinstance(schedule, dict) else schedule
+    if not isinstance(entries, Iterable):
+        return False
+    return any((entry[-1:] if isinstance(entry, list) else [entry]) == [0] for entry in entries)
+
+
+def _graph_notes(line: ServeLine) -> Iterator[str]:
+    """Where CUDA graphs are captured for fewer requests than may run."""
+    size = _whole(line.flags.get("--max-cudagraph-capture-size"))
+    drafted = _whole(line.keys.get("num_speculative_tokens"))
+    if not size or not drafted:
+        return
+
+    tokens = 1 + drafted
+    requests = _whole(line.flags.get("--max-num-seqs"))
+    if requests is None or requests * tokens > size:
+        yield _GRAPHS.format(size, tokens, size // tokens, tokens)
+
+
+def _whole(value: object) -> int | None:
+    """A number that is given as one or as text; None for anything else."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else None
 
 
 def _sampling_notes(line: ServeLine, version: Version) -> Iterator[str]:

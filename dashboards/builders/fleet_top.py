@@ -50,8 +50,8 @@ _JUDGED: Final = lately(series("model_verdict", 'verdict!="insufficient_data"'))
 
 
 def counts() -> Line:
-    """Five figures, each "x of y"."""
-    return beside(3, (_models(), 5), (_pods(), 5), (_up(), 5), (_alerts(), 5), (_split(), 4))
+    """Four figures, each "x of y"."""
+    return beside(3, (_models(), 6), (_pods(), 6), (_up(), 6), (_alerts(), 6))
 
 
 def _told(title: str, read: str, do: str, expr: str, legend: str, *, empty: str) -> stat.Panel:
@@ -153,7 +153,8 @@ def _rows(severity: str) -> str:
     return f"group by (alertname, model_name, temperature, engine, sign) ({firing})"
 
 
-def _split() -> stat.Panel:
+def split() -> stat.Panel:
+    """Whether verdicts by temperature are known at all."""
     whole_split = number(f"group by ({POD}) ({has_verdict('verdict', 'net_negative')})")
     drafting = number(f"{total(POD, 'engine_drafts_total')} > 0")
 

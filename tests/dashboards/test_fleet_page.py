@@ -274,3 +274,9 @@ def test_a_table_has_twelve_columns_that_all_fit_on_the_screen(table):
     ]
     assert len(shown) <= 12
     assert sum(each.get("custom.width", 150) for each in shown) <= table["gridPos"]["w"] / 24 * 1880
+
+
+def test_eight_panels_are_open_and_the_rest_is_asked_for_by_a_click():
+    """Whoever looks does not scroll; a collapsed row asks nothing of Prometheus."""
+    assert len([panel for panel in PAGE["panels"] if panel["type"] != "row"]) == 8
+    assert all(row["collapsed"] and row["panels"] for row in PAGE["panels"] if row["type"] == "row")

@@ -55,9 +55,9 @@ class _Act:
     seconds: float
 
 
-_COLD = {0.0: 1.0}  # temperature -> weight
-_WARM = {0.0: 3.0, 1.0: 7.0}
-_STORY = (
+_COLD: Mix = {0.0: 1.0}  # temperature -> weight
+_WARM: Mix = {0.0: 3.0, 1.0: 7.0}
+_STORY: Sequence[_Act] = (
     _Act("Traffic at T 0: speculation pays.", _COLD, _GAINING, 35.0),
     _Act(
         "Traffic at T 1 comes: it will lose there, and the page says what to change.",

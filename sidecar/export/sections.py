@@ -424,7 +424,7 @@ def _legend(model: ModelReport, thresholds: Thresholds) -> str:
         high = percent(thresholds.acceptance_break_even)
         lines.append(
             f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high}"
-            " and above it pays."
+            " and above it pays. A dashed edge: only that rule says so."
         )
     if any(one.speedup is None for one in shown):
         lines.append("Histograms: finished requests with drafts, by acceptance rate, 0% to 100%.")

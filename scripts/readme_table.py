@@ -44,6 +44,7 @@ def alerts_table(rules: Path) -> Iterator[str]:
     groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
         says = re.sub(r"^\{\{[^}]+\}\}: ", "", rule["annotations"]["summary"])
+        says = says.replace("T {{ $labels.temperature }}", "one temperature")
         link = f"[{rule['alert'].removeprefix('SpecDecode')}](runbooks/{rule['alert']}.md)"
         severity = rule["labels"]["severity"]
         is_pushed = rule["alert"] in PUSHED and f"{rule['alert']}/{severity}" not in NOT_PUSHED

@@ -28,7 +28,9 @@ _DO: Final = (
 def over_the_fleet() -> Section:
     """Acceptance against what pays, and the speedup."""
     return Section(
-        "Since when, and by how much", [beside(9, (_by_model(), 8), (_by_pod(), 8), (_gained(), 8))]
+        "Since when, and by how much?",
+        [beside(9, (_by_model(), 8), (_by_pod(), 8), (_gained(), 8))],
+        collapsed=True,
     )
 
 

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from dashboards.builders.fleet_compare import against, over_the_fleet
 from dashboards.builders.fleet_tables import models, pods, worst_temperatures
-from dashboards.builders.fleet_top import counts, verdicts
+from dashboards.builders.fleet_top import counts, split, verdicts
 from dashboards.builders.layout import Section, beside, place
 from dashboards.builders.operator_top import firing
 from dashboards.builders.page import FLEET, new_page
@@ -16,9 +16,9 @@ from dashboards.builders.query import series, total
 
 
 def fleet_page() -> Dashboard:
-    """The first screen answers which models and which temperatures lose.
+    """The first screen, of eight panels, answers which models and which pods lose, since when.
 
-    Models, pods, and comparisons follow.
+    Temperatures, times and comparisons follow below, each under its question.
     """
     page = new_page(
         FLEET,
@@ -32,12 +32,14 @@ def fleet_page() -> Dashboard:
         [
             counts(),
             beside(8, (verdicts(), 12), (firing("model_name"), 12)),
-            beside(9, (worst_temperatures(), 24)),
-            beside(9, (models(), 24)),
+            beside(8, (models(), 24)),
             beside(12, (pods(), 24)),
         ],
     )
-    place(page, [top, over_the_fleet(), against(), _trust()])
+    temperatures = Section(
+        "At which temperatures?", [beside(9, (worst_temperatures(), 24))], collapsed=True
+    )
+    place(page, [top, temperatures, over_the_fleet(), against(), _trust()])
 
     return page
 
@@ -71,5 +73,7 @@ def _trust() -> Section:
     )
 
     return Section(
-        "Can the numbers be trusted?", [beside(8, (lost, 12), (versions, 12))], collapsed=True
+        "Can the numbers be trusted?",
+        [beside(8, (split(), 4), (lost, 10), (versions, 10))],
+        collapsed=True,
     )

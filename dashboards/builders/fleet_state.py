@@ -48,9 +48,9 @@ STATES: Final[Mapping] = {
     10: ("sidecar down", "red"),
     11: ("never scraped", "red"),
 }
-_ALL_DOWN: Final = 9
-_OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < _ALL_DOWN}
-MODEL_STATES: Final[Mapping] = _OF_MODELS | {6: VERDICTS[5], _ALL_DOWN: ("all pods down", "red")}
+ALL_DOWN: Final = 9
+_OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < ALL_DOWN}
+MODEL_STATES: Final[Mapping] = _OF_MODELS | {6: VERDICTS[5], ALL_DOWN: ("all pods down", "red")}
 
 # What is on the page of every sidecar that reaches its vLLM, and on no other.
 _RUNNING: Final = series("requests_running")
@@ -128,7 +128,7 @@ def model_state(*, over_time: bool = False) -> str:
     """
     unknown = f"6 * group by ({MODEL}) {missing(POD, _RUNNING)}"
     verdicts = _verdicts(MODEL, unknown, over_time=over_time)
-    return f"{_ALL_DOWN} * {_DOWN_MODELS} or {verdicts} or {MODELS}"
+    return f"{ALL_DOWN} * {_DOWN_MODELS} or {verdicts} or {MODELS}"
 
 
 LOSING: Final = measured_loss("model_verdict")

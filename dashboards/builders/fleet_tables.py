@@ -15,6 +15,7 @@ from dashboards.builders.expressions import (
 )
 from dashboards.builders.findings import columns, explained
 from dashboards.builders.fleet_state import (
+    ALL_DOWN,
     BREAK_EVEN,
     LOSING,
     MODEL_STATES,
@@ -133,7 +134,14 @@ def models() -> table.Panel:
         ),
         _model_labels(operator_link("cluster", "namespace", "model_name")),
         [
-            Value(model_state(), "Worst", COUNT, MODEL_STATES, 190),
+            # Pods of which not even the model is known have never answered.
+            Value(
+                f"{model_state()} or 0 * count by ({MODEL}) ({PODS}) + {ALL_DOWN}",
+                "Worst",
+                COUNT,
+                MODEL_STATES,
+                190,
+            ),
             Value(f"count by ({MODEL}) ({PODS})", "Pods", width=70),
             Value(f"count by ({MODEL}) ({PODS}) - {up}", "Down", width=70),
             Value(f"sum by ({MODEL}) ({LOSING})", "Losing", width=80),
@@ -170,7 +178,7 @@ def pods() -> table.Panel:
             ),
         ),
         [
-            Label("who", link, "Pod"),
+            Label("who", link, "Pod", width=200),
             Label("namespace", width=130),
             Label("model_name"),
             *columns(together=True),

@@ -28,6 +28,7 @@ from dashboards.builders.query import (
     alerts,
     lately,
     number,
+    recorded,
     series,
     short_model,
     total,
@@ -42,6 +43,7 @@ _LIGHT: Final[Mapping] = {
     4: ("nothing to do", GREY),
     5: ("not measured", AMBER),
 }
+_SPECULATES: Final = recorded("speculates:bool", "pod")
 _KNOWN: Final = number(PODS)
 _UP: Final = number(UP)
 _MISSING: Final = f"({_KNOWN} - {_UP})"
@@ -50,8 +52,8 @@ _JUDGED: Final = lately(series("model_verdict", 'verdict!="insufficient_data"'))
 
 
 def counts() -> Line:
-    """Five figures, each "x of y"."""
-    return beside(3, (_models(), 5), (_pods(), 5), (_up(), 5), (_alerts(), 5), (_split(), 4))
+    """Four figures, each "x of y"."""
+    return beside(3, (_models(), 6), (_pods(), 6), (_up(), 6), (_alerts(), 6))
 
 
 def _told(title: str, read: str, do: str, expr: str, legend: str, *, empty: str) -> stat.Panel:
@@ -60,10 +62,14 @@ def _told(title: str, read: str, do: str, expr: str, legend: str, *, empty: str)
     return panel.text_mode(BigValueTextMode.NAME)
 
 
-def _losing(some: str, unmeasured: str, known: str) -> str:
-    """Red if some lose; else green only if all that is known is there, and was measured."""
+def _losing(some: str, unmeasured: str, known: str, *, plain: str, of_all: str) -> str:
+    """Red if some lose; else green only if all that is known is there, and was measured.
+
+    Grey if all are ``plain``: what does not speculate neither pays nor loses.
+    """
     return (
-        f"3 + 0 * ({some} > 0) or 1 + 0 * ({_MISSING} > 0 or {known} == 0)"
+        f"3 + 0 * ({some} > 0) or 4 + 0 * ({plain} == {of_all} > 0)"
+        f" or 1 + 0 * ({_MISSING} > 0 or {known} == 0)"
         f" or 5 + 0 * ({unmeasured} > 0) or vector(0)"
     )
 
@@ -72,13 +78,16 @@ def _models() -> stat.Panel:
     lose, known = number(LOSE), number(MODELS)
     part = number(f"{worst(MODEL, LOSING)} == 1 unless {LOSE}")
     unmeasured = number(worst(MODEL, JUDGED_BY_ACCEPTANCE))
-    color = f"3 + 0 * ({lose} > 0) or 2 + 0 * ({part} > 0) or {_losing(part, unmeasured, known)}"
+    plain = number(f"{worst(MODEL, _SPECULATES)} == 0")
+    or_not = _losing(part, unmeasured, known, plain=plain, of_all=known)
+    color = f"3 + 0 * ({lose} > 0) or 2 + 0 * ({part} > 0) or {or_not}"
 
     return _told(
         "Models that do not pay",
         "Models of which at least half of the pods, over all their requests, lose by speculating;"
         " of all models. In part, orange: fewer of its pods do. Purple: none loses, but a pod is"
-        " missing. Amber: some pods have no baseline, so that only the rule of thumb judges them.",
+        " missing. Grey: none speculates. Amber: some pods have no baseline, so that only the rule"
+        " of thumb judges them.",
         "One of many: that model's draft or traffic. All at the same time: a rollout or new"
         " prompts.",
         counted(color, losing=lose, known=known, part=part, unmeasured=unmeasured),
@@ -95,12 +104,12 @@ def _pods() -> stat.Panel:
         "Pods that do not pay",
         "Pods that take longer than without speculation, as measured, of all. A verdict stands for"
         " three minutes after its pod's end. Purple: none loses, but nothing is known now of a pod"
-        " that should be there, or none has a verdict yet. Amber: some have no"
-        " baseline.",
+        " that should be there, or none has a verdict yet. Grey: none speculates. Amber: some have"
+        " no baseline.",
         "The table of pods has their findings. One pod of many: compare its traffic. All: stop"
         " speculating.",
         counted(
-            _losing(some, unmeasured, judged),
+            _losing(some, unmeasured, judged, plain=number(f"{_SPECULATES} == 0"), of_all=_KNOWN),
             losing=some,
             known=_KNOWN,
             missing=_MISSING,
@@ -153,7 +162,8 @@ def _rows(severity: str) -> str:
     return f"group by (alertname, model_name, temperature, engine, sign) ({firing})"
 
 
-def _split() -> stat.Panel:
+def split() -> stat.Panel:
+    """Whether verdicts by temperature are known at all."""
     whole_split = number(f"group by ({POD}) ({has_verdict('verdict', 'net_negative')})")
     drafting = number(f"{total(POD, 'engine_drafts_total')} > 0")
 

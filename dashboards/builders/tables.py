@@ -177,7 +177,8 @@ def _columns(
 ) -> dict[str, object]:
     """The options of ``organize``.
 
-    Merged queries name their values ``Value #A`` and so on, a single one names its value ``Value``.
+    Merged queries name their values ``Value #A`` and so on, a single one names its value ``Value``:
+    also the first of several, where only that one has an answer.
     """
     fields = [label.name for label in labels]
     if len(values) == 1:
@@ -187,6 +188,7 @@ def _columns(
 
     titles = [*(label.title or label.name for label in labels), *(value.title for value in values)]
     named = dict(zip(fields, titles, strict=True))
+    named["Value"] = values[0].title
     untitled = {field: True for field, title in named.items() if not title}
 
     return {

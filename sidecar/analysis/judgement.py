@@ -69,6 +69,8 @@ class Judgement:
     ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
     ``wanted_tokens``: the acceptance rate is past the threshold for fewer or more draft tokens, or
     was and is not yet clearly back; None between the two.
+    ``since``: Unix seconds from which on it has said the same; None before the first poll.
+    ``was``: the verdict that it replaced, by the same basis; None if there was none.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
@@ -85,6 +87,8 @@ class Judgement:
     is_low: bool | None = None
     has_collapsed: bool = False
     wanted_tokens: Direction | None = None
+    since: float | None = None
+    was: Verdict | None = None
 
     @property
     def leans(self) -> bool:

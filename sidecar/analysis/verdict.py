@@ -38,6 +38,7 @@ IN_FORCE_SECONDS: Final = 60.0  # that judgements stay so while polls fail
 _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE)
 _NO_JUDGEMENT: Final = Judgement()
 _TEMPERATURE: Final = "temperature"
+_WHOLE: Final = ""  # all requests of a model
 
 
 class Judge:
@@ -79,7 +80,7 @@ class Judge:
         advised = {name: model.advice for name, model in self._judged.items()}
         self._last = _remembered(before, {model.model_name for model in models})
         self._judged = {
-            model.model_name: self._model(model, before, advised.get(model.model_name))
+            model.model_name: self._model(model, before, advised.get(model.model_name), at)
             for model in models
         }
         self._judged_at = at
@@ -97,13 +98,18 @@ class Judge:
         model: ModelEvidence,
         before: Mapping[tuple[str, str, str], Judgement],
         advised: Advice | None,
+        at: float,
     ) -> ModelJudgement:
-        def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
+        def judged(
+            kind: str, name: str, evidence: Evidence, parts: Iterable[Judgement] = ()
+        ) -> Judgement:
             key = (model.model_name, kind, name)
             last = before.get(key, _NO_JUDGEMENT)
             judgement = judge(evidence, self._thresholds, self._window, before=last)
-            self._last[key] = judgement
-            return judgement
+            if kind == _WHOLE:
+                judgement = replace(judgement, has_collapsed=_has_collapsed(judgement, parts))
+            self._last[key] = _dated(judgement, last, at)
+            return self._last[key]
 
         temperatures = {
             name: judged(_TEMPERATURE, name, evidence)
@@ -113,10 +119,7 @@ class Judge:
             name: judged("engine", name, evidence) for name, evidence in model.engines.items()
         }
 
-        whole = judged("", "", model.whole)
-        # tokens that are accepted at any temperature were drafted by a draft that fits
-        spared = any((part.acceptance or 0) >= _COLLAPSED for part in temperatures.values())
-        whole = replace(whole, has_collapsed=_has_collapsed(whole) and not spared)
+        whole = judged(_WHOLE, "", model.whole, temperatures.values())
 
         advice = None
         if whole.judged is not None:
@@ -135,6 +138,22 @@ class Judge:
             temperatures=temperatures,
             engines=engines,
         )
+
+
+def _dated(judgement: Judgement, before: Judgement, at: float) -> Judgement:
+    """Since when it has said the same, and which verdict that replaced."""
+    if _says(judgement) == _says(before) and before.since is not None and before.since <= at:
+        return replace(judgement, since=before.since, was=before.was)
+
+    has_same_basis = (judgement.by_speedup is None) is (before.by_speedup is None)
+    is_other = before.verdict in _RISING and before.verdict is not judgement.verdict
+    return replace(judgement, since=at, was=before.verdict if has_same_basis and is_other else None)
+
+
+def _says(judgement: Judgement) -> tuple[object, ...]:
+    """What a reader is told: the verdict, what it is based on, and whether it is certain."""
+    is_measured = judgement.by_speedup is not None
+    return judgement.verdict, is_measured, judgement.is_undecided, judgement.has_collapsed
 
 
 def _remembered(
@@ -328,9 +347,14 @@ def _gate(
     return None
 
 
-def _has_collapsed(judgement: Judgement) -> bool:
-    """Whether almost no draft token is accepted, not even at the first position."""
+def _has_collapsed(judgement: Judgement, parts: Iterable[Judgement]) -> bool:
+    """Whether almost no draft token is accepted, not even at the first position.
+
+    Tokens that one of its ``parts`` accepts were drafted by a draft that fits.
+    """
     if judgement.judged is None or judgement.evidence.is_adaptive:
+        return False
+    if any((part.acceptance or 0) >= _COLLAPSED for part in parts):
         return False
 
     position_rates = judgement.judged.position_rates

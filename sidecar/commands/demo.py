@@ -1,9 +1,16 @@
-"""``demo``: the sidecar on a simulated vLLM with traffic that turns from cold to hot and back."""
+"""``demo``: the sidecar on a simulated vLLM with traffic, of which a story is told.
+
+It pays, hot traffic comes and loses, vLLM restarts with the remedy, and hot traffic gains.
+"""
 
 import argparse
 import asyncio
+import itertools
+import math
 import tempfile
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sidecar.app import running
@@ -11,14 +18,14 @@ from sidecar.commands.arguments import add_duration
 from sidecar.commands.waiting import stop_on_signals, stopped
 from sidecar.demo.scheduler import LOOP_BEGINS, SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import COLD_HOT_COLD, HOT, Traffic, TrafficOptions
+from sidecar.demo.traffic import COLD_HOT_COLD, HOT, Mix, Traffic, TrafficOptions
 from sidecar.requests.plugin import LOOP_TOKENS
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from sidecar.settings.groups import Plugin
 
 HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
-_CYCLE = 300.0  # seconds from cold to hot and back
+_TURN = 60.0  # seconds of each kind of traffic with --fixed
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 _CONTEXTS = (500.0, 50_000.0)  # tokens, for which the plain steps hold
 _DRIFT = 0.005  # of the plain steps
@@ -26,6 +33,7 @@ _MEASURED = 10_000  # requests a temperature, of which a baseline would know how
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured
 # output. Some replies end badly, as they would without speculation.
 _GAINING = SimulatorOptions(
+    hot_acceptance=0.42,
     draft_seconds_per_token=0.006,
     structured_acceptance=0.83,
     loop_share=0.15,
@@ -36,9 +44,30 @@ _FIXED = replace(
 )
 _LOSING = replace(_GAINING, cold_acceptance=0.65, hot_acceptance=0.3)
 
-_CYCLING = (
-    f"Temperatures and the acceptance rate go up and down in a cycle of {_CYCLE / 60:.0f} minutes."
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """What is said when it begins, the traffic, how vLLM speculates, and for how many seconds."""
+
+    said: str
+    mix: Mix
+    options: SimulatorOptions
+    seconds: float
+
+
+_COLD: Mix = {0.0: 1.0}  # temperature -> weight
+_WARM: Mix = {0.0: 3.0, 1.0: 7.0}
+_STORY: Sequence[_Act] = (
+    _Act("Traffic at T 0: speculation pays.", _COLD, _GAINING, 35.0),
+    _Act(
+        "Traffic at T 1 comes: it will lose there, and the page says what to change.",
+        _WARM,
+        _GAINING,
+        50.0,
+    ),
+    _Act("vLLM restarts with that remedy: T 1 will gain, too.", _WARM, _FIXED, 155.0),
 )
+_TOLD = "Within two minutes it pays, hot traffic loses, and the remedy is applied; then again."
 _STAYS_LOW = "The acceptance rate stays below 0.5: verdicts turn net_negative and alerts fire."
 _STAYS_HIGH = (
     "The draft samples its tokens, so the acceptance rate stays high at every temperature."
@@ -76,25 +105,26 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         ListenError: it cannot listen on its address.
     """
-    options = _GAINING
-    course = _CYCLING
+    story = _STORY
+    course = _TOLD
     if arguments.losing:
-        options = _LOSING
+        story = (_Act("", HOT, _LOSING, math.inf),)
         course = _STAYS_LOW
     elif arguments.fixed:
-        options = _FIXED
+        story = tuple(_Act("", mix, _FIXED, _TURN) for mix in COLD_HOT_COLD)
         course = _STAYS_HIGH
 
-    asyncio.run(_run(settings, arguments.duration, options, course))
+    asyncio.run(_run(settings, arguments.duration, story, course))
     return 0
 
 
 async def _run(
-    settings: Settings, seconds: float | None, options: SimulatorOptions, course: str
+    settings: Settings, seconds: float | None, story: Sequence[_Act], course: str
 ) -> None:
     stop = stop_on_signals()
-    mixes = (HOT,) if options is _LOSING else COLD_HOT_COLD
-    traffic_options = TrafficOptions(mixes, _CYCLE / len(mixes), max_requests=_MANY)
+    options = story[0].options
+    mixes = tuple(act.mix for act in story)
+    traffic_options = TrafficOptions(mixes, math.inf, max_requests=_MANY)
     with tempfile.TemporaryDirectory(prefix="specdec-demo-") as folder:
         socket = Path(folder) / "plugin.sock"
         async with SimulatedVllm(options, plugin_socket=socket) as vllm:
@@ -109,12 +139,27 @@ async def _run(
                 print(
                     _WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True
                 )
-                sending = asyncio.create_task(traffic.run())
+                tasks = [
+                    asyncio.create_task(traffic.run()),
+                    asyncio.create_task(_tell(story, vllm, traffic)),
+                ]
                 await stopped(stop, seconds)
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     print(f"{traffic.completed} requests completed, {traffic.failed} failed")
+
+
+async def _tell(story: Sequence[_Act], vllm: SimulatedVllm, traffic: Traffic) -> None:
+    """Tells the story again and again; one whose only act has no end stays there."""
+    for act in itertools.cycle(story):
+        traffic.mix = act.mix
+        if act.said:
+            print(f"{datetime.now(UTC):%H:%M:%S} UTC  {act.said}", flush=True)
+        if act.options is not vllm.options:
+            await vllm.restart(act.options)
+        await asyncio.sleep(act.seconds)
 
 
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:

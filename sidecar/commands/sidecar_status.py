@@ -94,7 +94,7 @@ def status_lines(
 
     yield f"{layout.heading}Does speculation pay? {paint(answer['text'], answer['tone'])}"
     is_said = plugin in why or (is_brief and status["plugin"]["state"] == PluginState.OBSERVING)
-    said = [line for line in (why, "" if is_said else plugin) if line]
+    said = [line for line in (answer["since"], why, "" if is_said else plugin) if line]
     yield from ("", *said) if said else ()
 
     for problem in status["own"]["invalid_settings"]:

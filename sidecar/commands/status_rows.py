@@ -9,7 +9,7 @@ from sidecar.analysis.evidence import CONFIDENCE
 Paint = Callable[[str, str], str]  # a text, and the tone of its colour
 _Json = Mapping[str, Any]
 
-_COLORS: Final = {"good": "32", "even": "33", "bad": "31"}
+_COLORS: Final = {"good": "32", "likely": "36", "even": "33", "bad": "31"}
 _WIDTH: Final = 21  # of a bar, so that 1.0 has a place in the middle
 _MIDDLE: Final = _WIDTH // 2
 _SCALE: Final = "0.5       1         2"  # above the bars' ends and middle

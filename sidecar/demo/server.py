@@ -136,6 +136,17 @@ class SimulatedVllm:
         self.page = MetricsPage(self.options, started=time.time(), server=server)
         self.engine = Engine(scheduler(self.options), self.page, self.options.speed)
 
+    async def restart(self, options: SimulatorOptions) -> None:
+        """Ends the process, and begins another one with these options.
+
+        That one is there first, so that whoever sends the next request finds it.
+        """
+        ending = self.engine
+        self.options = options
+        self.begin()
+        self.engine.start()
+        await ending.stop()
+
     @property
     def url(self) -> str:
         """``http://127.0.0.1:<port>``, without a trailing slash; only while it serves."""

@@ -60,6 +60,7 @@ class Traffic:
         self._sent = 0
         self.completed = 0
         self.failed = 0
+        self.mix: Mix | None = None  # what is sent instead of the options' mixes
 
     async def run(self) -> None:
         """Sends everything."""
@@ -92,6 +93,8 @@ class Traffic:
                 self._ended(request)
 
     def _mix(self) -> Mix:
+        if self.mix is not None:
+            return self.mix
         elapsed = self._clock() - self._begun
         mixes = self._options.mixes
         return mixes[int(elapsed / self._options.mix_seconds) % len(mixes)]

@@ -1,6 +1,7 @@
 """The page, and the part of it that the script refreshes every two seconds."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
 
@@ -95,6 +96,7 @@ def content(shown: ReportView) -> str:
     is_usual = report.scrape.up and report.plugin.state is PluginState.OBSERVING
     parts = [
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',
+        _clock(report, said.since),
         f'<p class="why">{marked(why)}</p>' if why else "",
         "" if is_usual else observed,
         settings_line(report.own.invalid_settings),
@@ -110,6 +112,21 @@ def content(shown: ReportView) -> str:
         parts.append(observed if is_usual else "")
 
     return "".join(parts)
+
+
+def _clock(report: Report, since: str) -> str:
+    """Since when the answer holds, and of which moment the page is.
+
+    The script says how long ago that was; the style sheet, that the page has not renewed itself.
+    """
+    what, at = "Asked", report.at
+    if report.scrape.up and report.scrape.last_scrape is not None:
+        what, at = "Counted", report.scrape.last_scrape
+    moment = datetime.fromtimestamp(at, UTC)
+    return (
+        f'<p class="clock">{escape(since)} {what} <time datetime="{moment:%Y-%m-%dT%H:%M:%SZ}"'
+        f' data-age="{max(report.at - at, 0.0):.1f}">{moment:%H:%M:%S} UTC</time><span></span></p>'
+    )
 
 
 def static(name: str) -> bytes:

@@ -27,7 +27,7 @@ from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import effect, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
-from sidecar.wording.notes import judgement_note, model_notes, verdict_words
+from sidecar.wording.notes import is_guess, judgement_note, model_notes, verdict_words
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.pressure import gap_text, tiles
@@ -324,11 +324,13 @@ class _Bucket:
 def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: str) -> str:
     low = thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
+    words, _, beside = verdict_words(judged).partition(", ")
+    verdict = f"{words}, <small>{beside}</small>" if beside else words
 
     return (
-        f'<div class="bucket {tone_of(judged)}">'
+        f'<div class="bucket {tone_of(judged)}{" guess" if is_guess(judged) else ""}">'
         f'<div class="name">{bucket.name}<small>{bucket.of}</small></div>'
-        f'<div class="verdict">{verdict_words(judged)}{hour}</div>'
+        f'<div class="verdict">{verdict}{hour}</div>'
         f'<div class="bar">{value(percent(bucket.rate))} accepted{bar(bucket.rate, limits)}</div>'
         f'<div class="spread">{bucket.spread}</div>'
         f'<div class="facts number">{bucket.figures}</div>{bucket.notes}</div>'
@@ -417,7 +419,7 @@ def _legend(model: ModelReport, thresholds: Thresholds) -> str:
         high = percent(thresholds.acceptance_break_even)
         lines.append(
             f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high}"
-            " and above it pays."
+            " and above it pays. A dashed edge: only that rule says so."
         )
     if any(one.speedup is None for one in shown):
         lines.append("Histograms: finished requests with drafts, by acceptance rate, 0% to 100%.")

@@ -18,7 +18,7 @@ from sidecar.export.declaration import ReportView
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
 from sidecar.findings.finding import advised
-from sidecar.wording.answer import answer, tone_of
+from sidecar.wording.answer import Answer, answer, tone_of
 from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
 from sidecar.wording.notes import hints, judgement_note, model_notes, verdict_words
@@ -30,6 +30,7 @@ from sidecar.wording.tables import tables
 # What the JSON has elsewhere, so that no number is there twice: windows and speedup are beside the
 # judgement, and how it speculates is in the engines. What is known of the past is too long.
 _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
+    Answer: frozenset({"about"}),
     EngineReport: frozenset({"acceptance"}),
     EngineSpeed: frozenset({"in_force"}),
     Latency: frozenset({"edges"}),
@@ -92,7 +93,7 @@ def _judged(
 ) -> dict[str, Any]:
     """What was judged, with its two windows, and which of these ``judged`` is.
 
-    The verdict is also in the page's words, with its colour: good, even, bad or mute.
+    The verdict is also in the page's words, with its colour: good, likely, even, bad or mute.
     """
     judgement = item.judgement
     evidence = judgement.evidence

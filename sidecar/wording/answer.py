@@ -29,11 +29,13 @@ from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import (
     ALMOST_ALL,
     LIMITATIONS,
+    is_guess,
     resting_loads,
     room_sentence,
     undecided_sentence,
+    words_of,
 )
-from sidecar.wording.numbers import counted, duration, latency, percent
+from sidecar.wording.numbers import counted, duration, latency, moment, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import (
     estimate_sentence,
@@ -50,7 +52,8 @@ TONES: Final = {
     Verdict.NET_POSITIVE: "good",
     Verdict.INSUFFICIENT_DATA: "mute",
 }
-_WORST_FIRST: Final = tuple(TONES.values())
+_LIKELY: Final = "likely"  # by the rule of thumb alone
+_WORST_FIRST: Final = ("bad", "even", _LIKELY, "good", "mute")
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 # The acceptance rate knows neither the load nor the cost of drafting.
 _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
@@ -79,13 +82,15 @@ class Answer:
     """The text, its colour (a class in the style sheet), and the reason.
 
     ``listed`` has the rates and speedups by temperature, which a page with a row for each leaves
-    out.
+    out. ``about`` are the verdicts that the text states, and ``since`` says since when they hold.
     """
 
     text: str
     tone: str
     reason: str
     listed: str = ""
+    since: str = ""
+    about: tuple[Judgement, ...] = ()
 
     @property
     def why(self) -> str:
@@ -107,14 +112,32 @@ _NOTHING_COUNTED: Final = Answer(
 
 def tone_of(judgement: Judgement) -> str:
     """The colour of a judgement: good or bad is only what was measured, or a fault."""
-    is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
-    if is_by_rule and judgement.verdict is not Verdict.INSUFFICIENT_DATA:
-        return TONES[Verdict.BREAK_EVEN]
+    if is_guess(judgement):
+        is_high = judgement.verdict is Verdict.NET_POSITIVE
+        return _LIKELY if is_high else TONES[Verdict.BREAK_EVEN]
     return TONES[judgement.verdict]
 
 
 def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
+    found = _answer(report)
+    return replace(found, since=_since(found.about, report.at))
+
+
+def _since(about: Sequence[Judgement], at: float) -> str:
+    """Since when the verdicts hold: all of them or, of losses, the first; may be empty."""
+    dated = [(one.since, one) for one in about if one.since is not None]
+    if not dated or any(one.verdict is Verdict.INSUFFICIENT_DATA for one in about):
+        return ""
+    choose = min if about[0].verdict is Verdict.NET_NEGATIVE else max
+    since, first = choose(dated, key=lambda one: one[0])
+    length = f"{moment(since, at)} ({duration(max(at - since, 0.0))})"
+    if first.was is None:
+        return f"Known since {length}."
+    return f"So since {length}; before: {words_of(first.was, is_guess=is_guess(first))}."
+
+
+def _answer(report: Report) -> Answer:
     scrape = report.scrape
     if not scrape.up:
         return Answer("The sidecar cannot read vLLM's metrics.", "bad", _why_unread(report))
@@ -237,7 +260,7 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
 
     if model.judgement.has_collapsed:
         text = "Almost no draft tokens are accepted, and replies may be wrong."
-        return Answer(text, "bad", collapse_sentence(model))
+        return Answer(text, "bad", collapse_sentence(model), about=(model.judgement,))
 
     replies = _of_replies(model)
     if replies is None:
@@ -378,7 +401,11 @@ def _said_of(split: Split, text: str, reason: str, shown: Split) -> Answer:
     tone = min((tone_of(bucket.judgement) for bucket in split), key=_WORST_FIRST.index)
     is_ruled_out = bool(_with(split, Verdict.NET_NEGATIVE)) and not _is_measured(split)
     reason = f"{reason} {_MEASURE_FIRST}".strip() if is_ruled_out else reason
-    return Answer(text, tone, reason, _listed(shown))
+    return Answer(text, tone, reason, _listed(shown), about=_judgements(split))
+
+
+def _judgements(split: Split) -> tuple[Judgement, ...]:
+    return tuple(bucket.judgement for bucket in split)
 
 
 def _subject(split: Split) -> str:
@@ -418,8 +445,9 @@ def _by_time(split: Split, at_load: str) -> Answer:
     ratios = ", ".join(_at_each(split, plus_minus))
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
-    worst = min(_WORST_FIRST.index(TONES[bucket.judgement.verdict]) for bucket in split)
-    return Answer(text, _WORST_FIRST[worst], _BY_TIME, listed)
+    tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
+    worst = lost or even or saved or leaning
+    return Answer(text, tone, _BY_TIME, listed, about=_judgements(worst))
 
 
 def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
@@ -483,11 +511,13 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     if judged.by_speedup is None or speedup is None:
         text = f"{_BY_RULE} {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
         loses = verdict is Verdict.NET_NEGATIVE
-        return Answer(text, tone_of(judged), f"{why} {_MEASURE_FIRST}" if loses else why)
+        why = f"{why} {_MEASURE_FIRST}" if loses else why
+        return Answer(text, tone_of(judged), why, about=(judged,))
 
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
-    return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
+    why = f"Decoding is {times_as_fast(speedup)}. {why}"
+    return Answer(text, TONES[verdict], why, about=(judged,))
 
 
 def _without_loops(evidence: Evidence) -> str:

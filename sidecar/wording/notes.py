@@ -32,8 +32,8 @@ _MEASURED: Final = {
     Verdict.INSUFFICIENT_DATA: "too little data",
 }
 _BY_RULE: Final = {
-    Verdict.NET_POSITIVE: "not measured",
-    Verdict.BREAK_EVEN: "not measured",
+    Verdict.NET_POSITIVE: "high, not measured",
+    Verdict.BREAK_EVEN: "medium, not measured",
     Verdict.NET_NEGATIVE: "low, not measured",
     Verdict.INSUFFICIENT_DATA: "too little data",
 }
@@ -281,15 +281,26 @@ def judgement_note(
     )
 
 
+def is_guess(judgement: Judgement) -> bool:
+    """Whether there is a verdict, and only the rule of thumb says so."""
+    is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
+    return is_by_rule and judgement.verdict is not Verdict.INSUFFICIENT_DATA
+
+
 def verdict_words(judgement: Judgement) -> str:
-    """The verdict in a few words; one of them says that only a rule of thumb decides."""
+    """The verdict in a few words; by the rule of thumb it is the acceptance rate that is high."""
     if judgement.is_undecided:
         return "undecided"
     is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
     if is_by_rule and judgement.judged is not None and not judgement.evidence.is_ruled:
         return "not measured"  # there is enough traffic, but its acceptance rate tells nothing
-    words = _BY_RULE if is_by_rule else _MEASURED
-    return words[judgement.verdict]
+    return words_of(judgement.verdict, is_guess=is_by_rule)
+
+
+def words_of(verdict: Verdict, *, is_guess: bool) -> str:
+    """A verdict in a few words; a guess is one by the rule of thumb."""
+    words = _BY_RULE if is_guess else _MEASURED
+    return words[verdict]
 
 
 def undecided_sentence(judgement: Judgement) -> str:

@@ -6,6 +6,8 @@ from typing import Final
 
 from sidecar.analysis.evidence import Acceptance
 
+_TODAY: Final = 20 * 3600.0  # seconds
+
 
 def percent(value: float | None) -> str:
     """A share from 0 to 1 in percent."""
@@ -36,6 +38,12 @@ def utc(seconds: float) -> str:
 def date(seconds: float) -> str:
     """The day and the time of day of Unix seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%MZ")
+
+
+def moment(seconds: float, now: float) -> str:
+    """The minute of Unix seconds, with the day if that is not today's or last night's."""
+    at = datetime.fromtimestamp(seconds, UTC)
+    return f"{at:%H:%M} UTC" if now - seconds < _TODAY else f"{at:%d %b %H:%M} UTC"
 
 
 def duration(seconds: float) -> str:

@@ -52,7 +52,7 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
     async with traffic(vllm, MIXED, **TRAFFIC):
         await notified(AT_TEMPERATURE)
         assert not [alert for alert in receivers.alerts if alert["labels"]["alertname"] == LOW]
-        title = "demo: low acceptance rate at one temperature"
+        title = "demo: low acceptance rate at T 1+"
         text = (await first(receivers.messages, lambda message: title in message["title"]))["text"]
         assert "of the draft tokens at temperature 1+ (threshold acceptance_net_negative; " in text
         assert f"Runbook: {RUNBOOKS}/{AT_TEMPERATURE}.md" in text

@@ -92,14 +92,13 @@ def test_the_readme_shows_a_notification_as_it_is_sent():
         "{{ $labels.instance }}": "10.4.7.21:9911",
         "{{ $value | humanizePercentage }}": "39.6%",
     }
-    pod = "vllm-7d9c4bf6c5-x2x9z"
     summary = critical.summary
     description = critical.description
     for template, value in values.items():
         summary = summary.replace(template, value)
         description = description.replace(template, value)
 
-    assert f"{summary} since 03:12 UTC, llm. First: {critical.first} on {pod}" in page
+    assert f"{summary} since 03:12 UTC, llm/vllm-7d9c4bf6c5-x2x9z. First: {critical.first}" in page
     assert " ".join(description.split()) in page
 
 
@@ -120,8 +119,8 @@ def amtool(*arguments):
     return subprocess.run(["amtool", *arguments], capture_output=True, text=True, check=False)
 
 
-def rendered(directory, status="firing", annotations=None, **labels):
-    """The title and the text of one notification of one alert, as lines."""
+def rendered(directory, status="firing", annotations=None, alerts=1, **labels):
+    """The title and the text of one notification of some alerts, as lines."""
     group = {"alertname": "SpecDecodeAcceptanceLow", "namespace": "llm"}
     annotations = annotations or {
         "summary": "m: low acceptance rate",
@@ -135,9 +134,8 @@ def rendered(directory, status="firing", annotations=None, **labels):
         "status": status,
         "groupLabels": group,
         "commonLabels": group | labels,
-        "alerts": [
-            {"status": status, "labels": group | labels, "annotations": annotations} | times
-        ],
+        "alerts": [{"status": status, "labels": group | labels, "annotations": annotations} | times]
+        * alerts,
     }
     path = directory / "data.json"
     path.write_text(json.dumps(data))
@@ -160,17 +158,18 @@ def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_
         "model_name": "m",
     }
     title, text = rendered(tmp_path, **alert, severity="critical")
-    first = "First: specdec-sidecar report on vllm-7d9c4b-x2x9z"
-    assert title == f"m: low acceptance rate since 02:12 UTC, eu/llm. {first}"
+    where = "eu/llm/vllm-7d9c4b-x2x9z"
+    first = "First: specdec-sidecar report"
+    assert title == f"m: low acceptance rate since 02:12 UTC, {where}. {first}"
     assert text == [
         "It loses.",
+        "Runbook: https://r.example/Low.md",
         "Acceptance 45%.",
         "Firing since 2026-11-21 02:12 UTC",
         (
             "cluster=eu namespace=llm pod=vllm-7d9c4b-x2x9z instance=10.1.2.3:9911 model=m"
             " severity=critical"
         ),
-        "Runbook: https://r.example/Low.md",
     ]
 
 
@@ -178,7 +177,23 @@ def test_a_notification_has_the_text_the_numbers_the_labels_and_the_runbook(tmp_
 def test_a_resolved_notification_says_how_long_it_fired(tmp_path):
     title, text = rendered(tmp_path, status="resolved")
     assert title == "[resolved] m: low acceptance rate since 02:12 UTC, llm"
-    assert text[2] == "Fired from 2026-11-21 02:12 UTC to 2026-11-21 02:40 UTC"
+    assert text[3] == "Fired from 2026-11-21 02:12 UTC to 2026-11-21 02:40 UTC"
+
+
+@pytest.mark.servers
+def test_of_a_long_pods_name_the_title_has_the_end(tmp_path):
+    """So that the first action is within what a phone shows."""
+    pod = "vllm-qwen3-32b-instruct-decode-7d9f8b6c5d-x2x9z"
+    title, _ = rendered(tmp_path, cluster="eu-1", pod=pod)
+    assert "eu-1/llm/…c5d-x2x9z. First: specdec-sidecar report" in title
+    assert len(title) < 120
+
+
+@pytest.mark.servers
+def test_numbers_of_one_pod_are_told_once(tmp_path):
+    """Two temperatures of it fire together, and Slack folds long texts."""
+    _, text = rendered(tmp_path, alerts=2)
+    assert (text.count("It loses."), text.count("Acceptance 45%.")) == (2, 1)
 
 
 PAGING = [alert for alert in ALERTS if alert.labels["severity"] == "critical"]
@@ -218,9 +233,10 @@ def test_a_page_says_what_where_since_when_and_what_to_do_in_120_characters(
     title, text = rendered(tmp_path, annotations=annotations, **labels)
 
     short = annotations["summary"].rpartition("/")[-1]
-    said = f"{short} since 02:12 UTC, eu/llm. First: {alert.first}"
-    assert title == (f"{said} on {pod}" if of_pod else said)
-    assert len(said) <= 120, len(said)
+    end = pod if len(pod) < 25 else f"…{pod[-9:]}"
+    where = f"eu/llm/{end}" if of_pod else "eu/llm"
+    assert title == f"{short} since 02:12 UTC, {where}. First: {alert.first}"
+    assert len(title) <= 120, len(title)
     assert text[0] == annotations["description"]
 
 

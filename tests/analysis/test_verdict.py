@@ -406,6 +406,29 @@ def test_each_engine_is_judged_by_time_where_it_is_known_and_remembered():
     assert judged(judge_, model(pays, engines={"2": 0.51}))["m"].engines["2"].verdict is NEGATIVE
 
 
+def test_a_verdict_holds_since_it_was_reached_and_names_the_one_that_it_replaced():
+    """By another basis nothing was replaced; a clock that was set back has no older moment."""
+    judge_ = Judge(THRESHOLDS, SECONDS)
+    told = []
+    for at, rate, speedup in (
+        (10, 0.7, None), (20, 0.72, None), (30, 0.7, (1.3,)), (40, 0.7, (1.31,)), (50, 0.7, (0.9,)),
+        (60, 0.7, (0.97, 0.03)), (70, 0.7, (1.3,)), (5, 0.7, (1.3,)),
+    ):  # fmt: skip
+        judge_.judge([model(evidence(rate, speedup=speedup))], float(at))
+        whole = judge_.in_force(float(at), fresh=True)["m"].whole
+        told.append((whole.verdict, whole.since, whole.was))
+    assert told == [
+        (POSITIVE, 10, None),
+        (POSITIVE, 10, None),
+        (POSITIVE, 30, None),
+        (POSITIVE, 30, None),
+        (NEGATIVE, 50, POSITIVE),
+        (NEGATIVE, 50, POSITIVE),
+        (POSITIVE, 70, NEGATIVE),
+        (POSITIVE, 5, None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("whole", "temperatures", "has_collapsed"),
     [

@@ -12,6 +12,7 @@ PANELS = list(panels(PAGE))
 TABLES = [panel for panel in PANELS if panel["type"] == "table"]
 MODELS, LOSING_PODS = "Models that do not pay", "Pods that do not pay"
 UP, ALERTS = "Pods up", "Alerts"
+WORST = "Models, worst first"
 BAND, ROWS = "Worst verdict by model: which, and since when", "Pods, worst first"
 PURPLE, GREY, AMBER = "#a352cc", "#6e7079", "#e0a82e"
 
@@ -59,6 +60,7 @@ FLEETS = {
         pod("part").bucket("0", 9, 0.9).bucket("1+", 3, 0.3),
     ],
     "mixed": [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)],
+    "plain": [plain(), plain("other")],
     "many": [
         good(f"pod-{number}", model=f"model-{number}", start=MINUTES - 15) for number in range(14)
     ],
@@ -117,6 +119,8 @@ pytestmark = pytest.mark.servers
         ("ruled-low", LOSING_PODS, "0 of 2, 2 not measured", AMBER),
         ("ruled", ALERTS, "0 critical, 0 warning, 1 info", GREY),
         ("ruled", "Split by temperature", "0 of 1", "orange"),
+        ("plain", MODELS, "0 of 1", GREY),
+        ("plain", LOSING_PODS, "0 of 2", GREY),
         ("nowhere", LOSING_PODS, "0 of 0", PURPLE),
         ("nowhere", UP, "0 of 0", PURPLE),
     ],
@@ -214,6 +218,15 @@ def test_a_pod_that_is_down_has_no_acceptance_rate_and_no_speedup(read):
     assert not {"Acceptance", "Speedup", "Break-even"} & rows["bad"].keys()
 
 
+def test_pods_whose_model_is_not_known_are_down_together(read):
+    assert [
+        (row.get("model_name"), row["Worst"], row["Down"]) for row in read("unscraped", WORST)
+    ] == [
+        (None, "all pods down", 1),
+        ("m", "pays", 0),
+    ]
+
+
 def test_a_target_that_was_never_scraped_has_a_row(read):
     [row] = [row for row in read("unscraped", ROWS) if row["State"] != "pays"]
     assert (row["Pod"], row["State"]) == ("new:9911", "never scraped")
@@ -266,7 +279,7 @@ def test_lines_are_ten_at_most_and_none_is_without_a_number(read):
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table["title"])
 def test_a_table_has_twelve_columns_that_all_fit_on_the_screen(table):
-    columns = table["transformations"][1]["options"]["renameByName"].values()
+    columns = {*table["transformations"][1]["options"]["renameByName"].values()}
     shown = [
         each
         for each in (properties(table, title) for title in columns)
@@ -274,3 +287,9 @@ def test_a_table_has_twelve_columns_that_all_fit_on_the_screen(table):
     ]
     assert len(shown) <= 12
     assert sum(each.get("custom.width", 150) for each in shown) <= table["gridPos"]["w"] / 24 * 1880
+
+
+def test_eight_panels_are_open_and_the_rest_is_asked_for_by_a_click():
+    """Whoever looks does not scroll; a collapsed row asks nothing of Prometheus."""
+    assert len([panel for panel in PAGE["panels"] if panel["type"] != "row"]) == 8
+    assert all(row["collapsed"] and row["panels"] for row in PAGE["panels"] if row["type"] == "row")

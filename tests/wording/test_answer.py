@@ -28,6 +28,7 @@ from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (
     NEVER_CONNECTED,
+    NOW,
     OBSERVING,
     down,
     engine,
@@ -59,6 +60,36 @@ MEASURE = (
 def text_and_tone(*models):
     sentence = answer(report(*models))
     return sentence.text, sentence.tone
+
+
+@pytest.mark.parametrize(
+    ("dated", "since"),
+    [
+        (((BAD, 7200, None), (BAD, 60, GOOD), (GOOD, 30, BAD)),
+         "Known since 20:13 UTC (2.0 h)."),
+        (((BAD, 600, GOOD), (GOOD, 7200, None)), "So since 22:03 UTC (10 min); before: pays."),
+        (((GOOD, 600, BAD), (GOOD, 7200, None)),
+         "So since 22:03 UTC (10 min); before: does not pay."),
+        (((GOOD, 90000, None),), "Known since 13 Nov 21:13 UTC (25.0 h)."),
+        (((GOOD, None, None),), ""),
+        (((NONE, 60, None),), ""),
+    ],
+)  # fmt: skip
+def test_the_answer_says_since_when_the_worst_of_it_holds(dated, since):
+    """Of several losses since the first, of gains since all of them; not before it was known."""
+    rows = []
+    for place, (verdict, ago, was) in enumerate(dated):
+        row = timed(str(place), verdict, 0.5, 30, 15)
+        at = None if ago is None else NOW - ago
+        rows.append(replace(row, judgement=replace(row.judgement, since=at, was=was)))
+    assert answer(report(timed_model(*rows))).since == since
+
+
+def test_by_the_rule_of_thumb_the_former_words_are_those_of_the_rule():
+    judged = replace(judgement(BAD, 0.3), since=NOW - 60, was=GOOD)
+    assert answer(report(model(judgement=judged))).since == (
+        "So since 22:12 UTC (60 s); before: high, not measured."
+    )
 
 
 def why(*models, **changes):
@@ -151,7 +182,7 @@ def test_where_the_sizes_do_not_tell_a_note_says_why():
 
 @pytest.mark.parametrize(
     ("seconds", "baseline", "tone"),
-    [(20.0, STEPS, "mute"), (90.0, STEPS, "even"), (20.0, None, "even")],
+    [(20.0, STEPS, "mute"), (90.0, STEPS, "likely"), (20.0, None, "likely")],
 )
 def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, baseline, tone):
     """Within 20 s, the demo's answer turned from mute to good, even, good, bad and even."""
@@ -167,8 +198,8 @@ def test_just_after_the_start_it_waits_for_the_time_that_will_decide(seconds, ba
 @pytest.mark.parametrize(
     ("temperatures", "expected"),
     [
-        ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)], (f"{WINS}.", "even")),
-        ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)], (f"{WINS}.", "even")),
+        ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)], (f"{WINS}.", "likely")),
+        ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)], (f"{WINS}.", "likely")),
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", EVEN, 0.6, 0.4)],
          (f"{RULED} roughly breaks even at temperature 0.7-1.", "even")),
         ([("0", GOOD, 0.8, 0.62), ("0.7-1", BAD, 0.4, 0.2), ("1+", BAD, 0.3, 0.18)],
@@ -249,7 +280,7 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     [
         (BAD, (f"{RULED} does not pay on average.", "even")),
         (EVEN, (f"{RULED} roughly breaks even on average.", "even")),
-        (GOOD, (f"{RULED} pays on average.", "even")),
+        (GOOD, (f"{RULED} pays on average.", "likely")),
         (NONE, ("Not enough traffic for a verdict.", "mute")),
     ],
 )
@@ -284,7 +315,7 @@ def test_temperatures_that_are_undecided_are_told_beside_those_that_pay():
     hot = replace(temperature("1+", NONE, 0.62), judgement=judged)
     split = model(temperature("0", GOOD, 0.8), hot)
 
-    assert text_and_tone(split) == (f"{RULED} pays at temperature 0.", "even")
+    assert text_and_tone(split) == (f"{RULED} pays at temperature 0.", "likely")
     assert why(split) == (
         "At temperature 1+ it is undecided. Acceptance rate by temperature: 80% at T 0."
     )
@@ -296,7 +327,7 @@ def test_a_temperature_whose_speedup_is_undecided_does_not_pay_by_the_rule_of_an
     split = model(leans, temperature("0.5-0.7", GOOD, 0.8))
 
     assert leans.judgement.leans
-    assert text_and_tone(split) == (f"{RULED} pays at temperature 0.5-0.7.", "even")
+    assert text_and_tone(split) == (f"{RULED} pays at temperature 0.5-0.7.", "likely")
     assert why(split).startswith("At temperature 0 it is undecided.")
 
 
@@ -338,10 +369,10 @@ def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
     seldom = replace(engine, steps=engine.steps._replace(drafts=120.0))
     share = "only 13% of all requests' steps have a draft."
     hot = temperature("1+", GOOD, 0.7)
-    assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}; {share}", "even")
+    assert text_and_tone(model(hot, speed=seldom)) == (f"{WINS}; {share}", "likely")
     assert text_and_tone(model(speed=seldom)) == (
         f"{RULED} pays on average; {share}",
-        "even",
+        "likely",
     )
 
 
@@ -463,7 +494,7 @@ def test_a_large_share_of_bad_replies_that_nobody_measured_comes_before_the_spee
     assert why(broken).startswith(
         f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
     )
-    assert text_and_tone(some) == (f"{WINS}.", "even")
+    assert text_and_tone(some) == (f"{WINS}.", "likely")
 
 
 def test_bad_replies_of_both_kinds_come_first_if_they_are_many_together():
@@ -495,7 +526,7 @@ def test_a_pod_whose_every_reply_is_empty_is_not_called_idle():
 def test_replies_that_end_as_usual_leave_the_answer_to_the_speed():
     usual = model(temperature("0", GOOD, 0.8), endings=worse("loop", share=0.03))
 
-    assert text_and_tone(usual) == (f"{WINS}.", "even")
+    assert text_and_tone(usual) == (f"{WINS}.", "likely")
 
 
 @pytest.mark.parametrize(
@@ -533,7 +564,7 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     assert "wait" not in hot.text
 
     calm = answer(report(model(temperature("0", GOOD))))
-    assert calm.tone == "even"
+    assert calm.tone == "likely"
 
 
 def test_synthetic_acceptance_is_never_good_news():

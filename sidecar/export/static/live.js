@@ -1,4 +1,6 @@
-// Replaces the page's content every two seconds; dims it while the sidecar does not answer.
+// Replaces the page's content every two seconds, and says how old it is; dims it while the sidecar
+// does not answer.
+let renewed = performance.now();
 const content = document.getElementById("content");
 async function refresh() {
   if (!getSelection().isCollapsed) return; // someone is copying text
@@ -20,11 +22,18 @@ function replace(text) {
   const focused = document.activeElement?.closest("summary, .paste button");
   const fold = focused?.closest("details")?.dataset.fold;
   content.innerHTML = text;
+  renewed = performance.now();
+  tell();
   for (const one of folds()) one.open = open.get(one.dataset.fold) ?? one.open;
   tables().forEach((table, place) => (table.scrollLeft = scrolled[place] ?? 0));
   if (!focused) return;
   const within = folds().find((one) => one.dataset.fold === fold) ?? content;
   within.querySelector(focused.localName)?.focus({ preventScroll: true });
+}
+function tell() {
+  const at = content.querySelector(".clock time");
+  const age = Math.round(Number(at.dataset.age) + (performance.now() - renewed) / 1000);
+  at.nextElementSibling.textContent = `, ${age < 100 ? `${age} s` : `${Math.round(age / 60)} min`} ago`;
 }
 // Copies the configuration beside a button. Without TLS, browsers offer no clipboard but this way.
 content.addEventListener("click", async (event) => {
@@ -40,3 +49,6 @@ content.addEventListener("click", async (event) => {
   button.textContent = "copied";
 });
 setInterval(() => document.hidden || refresh(), 2000);
+setInterval(tell, 1000);
+document.addEventListener("visibilitychange", () => document.hidden || refresh());
+tell();

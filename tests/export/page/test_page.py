@@ -28,7 +28,7 @@ BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD,
 
 def mixed():
     """Hot traffic and long prompts lose."""
-    rows = [reports.temperature(*bucket) for bucket in BUCKETS]
+    rows = [_dated(reports.temperature(*bucket)) for bucket in BUCKETS]
     groups = (
         reports.group(
             "prompt_tokens", "8k-32k", 0.31, share=0.22, difference=reports.difference(0.31, 0.72)
@@ -49,11 +49,16 @@ def mixed():
     return reports.report(reports.model(*rows, **found))
 
 
+def _dated(row):
+    """Judged so for an hour."""
+    return replace(row, judgement=replace(row.judgement, since=reports.NOW - 4200))
+
+
 def fast():
     """Everything pays, by time."""
     rows = (
-        reports.timed("0", GOOD, 0.82, 30, 15, saved_seconds=9000.0),
-        reports.timed("0.7-1", GOOD, 0.6, 30, 22),
+        _dated(reports.timed("0", GOOD, 0.82, 30, 15, saved_seconds=9000.0)),
+        _dated(reports.timed("0.7-1", GOOD, 0.6, 30, 22)),
     )
     return reports.report(reports.timed_model(*rows))
 
@@ -219,6 +224,27 @@ async def test_a_latency_stays_on_its_line_within_its_panel(browser):
         assert await tab.value(f"{heights}[0]") > 0
         panels = "[...document.querySelectorAll('.panel')]"
         assert await tab.value(f"{panels}.every(panel => panel.scrollWidth <= panel.clientWidth)")
+
+
+OLD = "getComputedStyle(document.querySelector('.clock'), '::after').visibility"
+FADED = "getComputedStyle(document.querySelector('.answer')).opacity"
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_a_page_that_is_not_renewed_looks_old(browser, has_script):
+    """Also without script, where nothing but the style sheet tells."""
+    async with browser() as tab:
+        await tab.call("Emulation.setScriptExecutionDisabled", value=not has_script)
+        async with served(fast()) as site:
+            await tab.open(site.url)
+            assert await tab.value(FADED) == "1"
+            assert await tab.value(OLD) == "hidden"
+            if has_script:
+                await tab.until("document.querySelector('.clock').textContent.endsWith(' s ago')")
+        if not has_script:  # a reload would come before that
+            later = "document.getAnimations().forEach(each => { each.currentTime = 46_000; }); 1"
+            await tab.value(later)
+        await tab.until(f"{FADED} === '0.45' && {OLD} === 'visible'")
 
 
 async def test_few_words_are_visible_before_a_click(browser):

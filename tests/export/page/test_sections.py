@@ -356,15 +356,23 @@ def test_latencies_by_vllms_buckets_are_ranges_and_gaps_are_compared_with_the_ba
     assert "times the baseline" not in text(replace(by_buckets, plain_latencies=large))
 
 
+def test_the_page_says_since_when_the_answer_holds_and_when_it_was_counted():
+    judged = replace(reports.judgement(NEGATIVE, 0.3), since=reports.NOW - 660)
+    page = html(model(judgement=judged), scrape=replace(reports.UP, last_scrape=reports.NOW - 1.5))
+    assert "Known since 22:02 UTC (11 min). Counted <time" in page
+    assert 'datetime="2023-11-14T22:13:22Z" data-age="1.5">22:13:22 UTC<' in page
+
+
 def test_while_vllm_is_down_only_that_is_shown():
     """Since when; and nothing of the last good poll, which would look current."""
     away = replace(reports.down(Unreachable("connection refused")), last_scrape=reports.NOW - 720)
     page = text(model(), scrape=away)
     page = page.replace("2023-11 -14", "2023-11-14")  # around a range that does not break
     assert page == (
-        "The sidecar cannot read vLLM's metrics. Last read 12 min ago, at 2023-11-14 22:01:23 UTC;"
-        " now: connection refused. Is vLLM running, and is this its address? The sidecar keeps"
-        f" trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
+        "The sidecar cannot read vLLM's metrics. Asked 22:13:23 UTC Last read 12 min ago, at"
+        " 2023-11-14 22:01:23 UTC; now: connection refused. Is vLLM running, and is this its"
+        f" address? The sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in"
+        " vLLM 0.32.0"
     )
 
 

@@ -111,9 +111,9 @@ def _beside(found: float | None, true: float) -> str:
 
 async def _main() -> None:
     print(f"| {' | '.join(_HEAD)} |\n|{'---|' * len(_HEAD)}")
-    for name, *load in _LOADS:
+    for name, step, mix, concurrency in _LOADS:
         with tempfile.TemporaryDirectory() as folder:
-            true, said = await _measured(Path(folder), *load)
+            true, said = await _measured(Path(folder), step, mix, concurrency)
         if said[0]["source"] != "requests" or said[1]["source"] != "buckets":
             sys.exit(f"{name}: not by the sources that were to be compared")
         for row in _rows(true, said):

@@ -101,7 +101,8 @@ BASELINE = {
     "plain_cache": PlainCache(hit_ratio=0.8, capacity_tokens=500_000, preemptions_ratio=0.0),
     "plain_steps": STEPS,
     "plain_latencies": {
-        phase: PlainLatency(dict.fromkeys((0.5, 0.9, 0.95, 0.99), 1.0)) for phase in Phase
+        phase: PlainLatency(dict.fromkeys((0.5, 0.9, 0.95, 0.99), 1.0), is_exact=True)
+        for phase in Phase
     },
 }
 
@@ -364,6 +365,7 @@ def test_a_gap_has_bounds_which_are_one_where_the_requests_own_times_tell():
     plain = PlainLatency({0.5: 0.012, 0.99: 0.02})
     exactly = replace(plain, is_exact=True)
     edged = replace(one, edges=(0.01, 0.025, math.inf))
+    assert bounds(one, plain, baseline) == {}  # without a histogram no bucket is known
     assert bounds(edged, plain, baseline) == pytest.approx({"least": 0.0, "most": 0.015})
     assert bounds(edged, exactly, baseline) == pytest.approx({"least": 0.008, "most": 0.008})
 

@@ -130,11 +130,13 @@ def gap_range(median: Range, tail: Range) -> Range:
 
 
 def baseline_gap(baseline: PlainLatency | None, edges: Sequence[float]) -> Range | None:
-    """Between what the baseline's P99 - P50 certainly is; None if it has none.
+    """Between what the baseline's P99 - P50 certainly is; None if that is not known.
 
     ``edges`` are those of vLLM's buckets, in which its quantiles are unless they are exact.
     """
     if baseline is None or not baseline.quantiles.keys() >= {0.5, 0.99}:
+        return None
+    if not (baseline.is_exact or edges):
         return None
     ranges = [_value_range(baseline.quantiles[one], baseline, edges) for one in (0.5, 0.99)]
     return gap_range(*ranges)
@@ -142,7 +144,7 @@ def baseline_gap(baseline: PlainLatency | None, edges: Sequence[float]) -> Range
 
 def _value_range(value: float, baseline: PlainLatency, edges: Sequence[float]) -> Range:
     """Where a quantile of the baseline can be."""
-    if baseline.is_exact or not edges:
+    if baseline.is_exact:
         return Range(value, value)
     least = max((edge for edge in edges if edge < value), default=0.0)
     return Range(least, min((edge for edge in edges if edge >= value), default=math.inf))

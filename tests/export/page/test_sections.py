@@ -348,11 +348,14 @@ def test_latencies_by_vllms_buckets_are_ranges_and_gaps_are_compared_with_the_ba
 
     plain = {"ttft": PlainLatency({0.5: 0.02, 0.99: 0.06}, is_exact=True)}
     assert "TTFT 20 ms 100 ms 80 ms (2.0 times the baseline)" in text(model(plain_latencies=plain))
-    small = {"ttft": PlainLatency({0.5: 0.001, 0.99: 0.002}), "itl": PlainLatency({0.5: 0.001})}
+    small = {
+        "ttft": PlainLatency({0.5: 0.001, 0.99: 0.002}, is_exact=True),
+        "itl": PlainLatency({0.5: 0.001}, is_exact=True),
+    }
     assert "4-10 ms (at least 4.0 times the baseline) ITL" in text(
         replace(by_buckets, plain_latencies=small)
     )
-    large = {"ttft": PlainLatency({0.5: 0.001, 0.99: 0.02})}
+    large = {"ttft": PlainLatency({0.5: 0.001, 0.99: 0.02}, is_exact=True)}
     assert "times the baseline" not in text(replace(by_buckets, plain_latencies=large))
 
 

@@ -215,6 +215,12 @@ def acceptance_dropped():
         needs_prometheus=True,
     ).with_pods(
         Pod("old", minutes=92).drafting(5, 0.8).speculating(eagle),
+        Pod("one", minutes=92, model="same").drafting(5, 0.53).speculating(eagle),
+        Pod("two", minutes=92, model="same").drafting(5, 0.53).speculating(eagle),
+        Pod("as-those", start=90, model="same")
+        .drafting(5, 0.44)
+        .speculating(eagle)
+        .fires(0.44, since=110, **always),
         Pod("new", start=90).drafting(5, 0.4).speculating(eagle).fires(0.4, since=110, **page),
         Pod("other", start=90).drafting(5, 0.4).speculating(draft).fires(0.4, since=110, **always),
         Pod("another", start=90, model="another")

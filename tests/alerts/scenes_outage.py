@@ -196,6 +196,7 @@ def a_day_later():
         "pod_temperature:specdec_acceptance:mean8h",
         "pod_temperature:specdec_acceptance:minutes2d",
         "pod_temperature:specdec_acceptance:variance2d",
+        "model_temperature:specdec_acceptance:mean8h",
     )
     yield Scene(
         "a day later nothing of a model is remembered",

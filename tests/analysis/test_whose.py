@@ -520,20 +520,23 @@ def test_in_a_pause_after_traffic_a_core_that_left_after_one_draft_is_in_the_sum
         second.serve(drafts=10).tick()
         nameless.poll(snap(drafts=1 + second.total.drafts))
     assert shown(nameless) == 300
-    for _ in range(2):
-        nameless.poll(snap(drafts=1 + second.total.drafts))
+    for _ in range(4):
+        nameless.poll(snap(drafts=301, is_idle=True))
     assert (shown(nameless), engine(nameless).coverage) == (301, 1.0)
 
 
 def test_between_two_polls_within_a_report_s_period_what_is_under_way_is_no_stranger_s(nameless):
-    """A stranger had told as many, and left: the first time nothing moved, it was in the sum."""
+    """A stranger had told as many, and left: the first time nothing moved, it was in the sum.
+
+    However long a step takes, it is not idle.
+    """
     stranger = PluginEnd(nameless, 1).serve(80, drafts=4).tick()
     nameless.poll(snap(drafts=0))
     stranger.close()
     own = PluginEnd(nameless, 2)
     served(nameless, own, polls=30)
-    for _ in range(10):  # the step after the one with these 4 takes a second
-        nameless.poll(snap(drafts=own.total.drafts + 4), seconds=0.1)
+    for _ in range(30):  # the step after the one with these 4 takes ten seconds
+        nameless.poll(snap(drafts=own.total.drafts + 4), seconds=0.3)
         assert shown(nameless) == 300
     own.serve(drafts=4).tick()
     nameless.poll(own.counted())
@@ -765,6 +768,21 @@ def test_the_id_on_vllms_page_tells_that_the_plug_in_is_loaded(server_id):
     assert server.report().plugin.is_loaded == (server_id is not None)
     server.poll(snap(drafts=0), start=None)  # of several processes: it may be an earlier start's
     assert not server.report().plugin.is_loaded
+
+
+@IDS
+def test_in_an_idle_engine_coverage_is_of_all_that_was_told_within_three_polls(server_id):
+    """A page and a report had crossed: coverage lacked ten drafts for half a minute."""
+    server = new_server(server_id)
+    own = PluginEnd(server)
+    served(server, own, polls=20)
+    own.serve(drafts=10).tick()
+    server.poll(snap(drafts=220))
+    own.tick()
+    own.serve(drafts=10).tick()
+    for _ in range(3):
+        server.poll(snap(drafts=220, is_idle=True))
+    assert (shown(server), engine(server).coverage) == (220, 1.0)
 
 
 def test_a_life_goes_on_when_vllm_makes_its_engine_s_counters_anew():

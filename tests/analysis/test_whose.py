@@ -13,6 +13,7 @@ from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import HelloState, Speculation, Unreadable
 from tests.analysis.analysis_tools import EAGLE, OWN, PluginEnd, Pod, Server, snap
+from tests.engine.engine_tools import snapshot
 
 ENGINE = EngineKey("m", "0")
 OTHER_WAY = Speculation("mtp", 5)
@@ -356,6 +357,62 @@ def test_without_an_id_on_either_side_a_life_counts_once_100_drafts_have_agreed(
     assert seen[8] is None, "fewer than 100"
     assert seen[13] == 140
     assert engine(server).coverage == 1.0
+
+
+class Dynamo(Server):
+    """A worker of NVIDIA Dynamo, whose page passes no gauge of a plug-in: the real one.
+
+    Its engine has drafted as often as it is told.
+    """
+
+    def __init__(self, body):
+        super().__init__(thresholds={"min_requests": 1}, server=None)
+        self.page = snapshot(body)
+        self.draft(0)
+
+    def draft(self, drafts):
+        [engine] = self.page.engines
+        counters = engine.counters | snap(drafts=drafts).counters
+        self.poll(replace(engine, counters=counters), servers=self.page.servers)
+
+    def shown(self):
+        model = self.model("lab")
+        told = sum(row.tally.drafts for row in model.temperatures)
+        return told if model.no_split is None else None
+
+
+@pytest.fixture
+def dynamo(recorded):
+    return Dynamo(recorded("extra/dynamo-1.6.1.txt"))
+
+
+def test_behind_nvidia_dynamo_the_plug_in_counts_once_its_growth_agrees(dynamo):
+    """The hello has an id, and the page none, so the id tells nothing."""
+    own = PluginEnd(dynamo, of="dynamo", model="lab")
+    seen = []
+    for _ in range(30):
+        own.serve(drafts=10).tick()
+        dynamo.draft(own.total.drafts)
+        seen.append(dynamo.shown())
+    assert seen[8] is None, "fewer than 100"
+    assert seen[13:] == [*range(140, 310, 10)]
+    assert dynamo.engines()[EngineKey("lab", "0")].coverage == 1.0
+    assert dynamo.report().plugin.state is PluginState.OBSERVING
+
+
+def test_behind_nvidia_dynamo_two_vllms_on_one_socket_withhold_the_split(dynamo):
+    own = PluginEnd(dynamo, 1, of="dynamo", model="lab")
+    neighbour = PluginEnd(dynamo, 2, of="another", model="lab")
+    for _ in range(30):
+        own.serve(drafts=10).tick()
+        neighbour.serve(90, drafts=7).tick()
+        dynamo.draft(own.total.drafts)
+        assert dynamo.model("lab").no_split == SEVERAL
+    neighbour.close()
+    for _ in range(14):
+        own.serve(drafts=10).tick()
+        dynamo.draft(own.total.drafts)
+    assert dynamo.shown() == 440
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.6, 1.6, 2.0])

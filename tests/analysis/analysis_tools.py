@@ -32,7 +32,13 @@ OWN = "own"  # the id of the server whose page is polled
 
 
 def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None, **more):
-    """An engine that has drafted 3 tokens ``drafts`` times, for as many requests."""
+    """An engine that has drafted 3 tokens ``drafts`` times, for as many requests.
+
+    Another one is running, unless it ``is_idle``.
+    """
+    running = {Gauge.REQUESTS_RUNNING: 1.0}
+    if more.get("is_idle"):
+        running = {Gauge.REQUESTS_RUNNING: 0.0, Gauge.REQUESTS_WAITING: 0.0}
     counters = {
         Counter.FIRST_TOKENS: float(drafts),
         Counter.DRAFTS: float(drafts),
@@ -43,7 +49,7 @@ def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None
         EngineKey(model, engine),
         more.get("counters", counters),
         (float(drafts),),
-        {Gauge.KV_CACHE_USAGE: usage, Gauge.REQUESTS_RUNNING: 1.0},
+        {Gauge.KV_CACHE_USAGE: usage} | running,
         {Phase.TTFT: HistogramReading((0.1, 1.0, math.inf), (float(drafts),) * 3)},
         1600,
         frozenset(traits),

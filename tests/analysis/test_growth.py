@@ -1,5 +1,6 @@
 """What the growth of a life says, poll by poll, and what each event changes."""
 
+import itertools
 import pickle
 
 import pytest
@@ -194,6 +195,104 @@ def test_one_whose_first_report_tells_of_minutes_is_known_well_soon_after():
         report(growth, at, told)
         event = poll(growth, at, told, standing=Standing.WAITS)
     assert event is AGREED
+
+
+def waits(factor=1.0, *, lag=0, spacing=20, period=21, told=NOTHING):
+    """When one that waits agrees at the earliest and at the latest, wherever reports and polls are.
+
+    In seconds since the first step; 99 is never. VLLM drafts a thousand times a second in steps of
+    0.05 s, and before the first one, its page is polled once. A plug-in, which had ``told`` so much
+    before, tells ``factor`` times as much, every ``period`` steps; a poll comes every ``spacing``
+    steps, and its page is of ``lag`` steps before, or of as many as ``lag`` says.
+    """
+    agreed = []
+    for phase, first in itertools.product(range(0, spacing, spacing // 5), (0, 5, 10, 15)):
+        growth = Growth(told)
+        said = {0.0: poll(growth, -0.5, NOTHING, standing=Standing.WAITS)}
+        for step in range(1200):
+            if step % period == first:
+                report(growth, step / 20, totals(round(50 * factor * step)))
+            if step % spacing == phase:
+                late = lag(step) if callable(lag) else lag
+                counted = totals(50 * max(step - late, 0))
+                said[step / 20] = poll(growth, step / 20, counted, standing=Standing.WAITS)
+        agreed.append(next((at for at, event in said.items() if event is AGREED), 99))
+        assert factor != 1 or STRAYED not in said.values()
+    return min(agreed), max(agreed)
+
+
+@pytest.mark.parametrize("lag", [0, 10])
+@pytest.mark.parametrize(("told", "seconds"), [(NOTHING, 8.0), (None, 10.0)])
+def test_one_that_waits_under_load_agrees_within_seconds_if_the_api_server_keeps_up(
+    told, seconds, lag
+):
+    """It took 9.3 and 14: what was told at a poll was known to two reports at each end."""
+    assert waits(lag=lag, told=told)[1] <= seconds
+
+
+@pytest.mark.parametrize("is_behind", [lambda at: at < 2, lambda at: at > 5])
+def test_one_that_waits_never_strays_by_what_the_api_server_counts_late(is_behind):
+    """For a while the page is a second late, so the last report has more than vLLM's count.
+
+    If that were what had been told, its growth would be outside for a minute.
+    """
+    assert waits(lag=lambda step: 20 * is_behind(step / 20), told=None)[1] <= 20.0
+
+
+@pytest.mark.parametrize("spacing", [20, 100])
+@pytest.mark.parametrize("period", [20, 21, 30])
+@pytest.mark.parametrize("factor", [0.5, 0.6, 1.6, 2.0])
+def test_one_that_waits_and_grows_at_another_rate_never_agrees(factor, period, spacing):
+    """Wherever the reports are between the polls, and if the page is half a second late."""
+    assert waits(factor, period=period, spacing=spacing, lag=10) == (99, 99)
+
+
+def test_a_neighbour_whose_growth_passes_vllm_s_does_not_agree_sooner_on_the_way():
+    """It begins later, at twice the rate: for a moment, both have grown as much."""
+    growth = Growth(NOTHING)
+    said = set()
+    for at in range(60):
+        report(growth, at, totals(2000 * max(at - 2, 0)))
+        said.add(poll(growth, at + 0.5, totals(1000 * at), standing=Standing.WAITS))
+    assert AGREED not in said
+
+
+def test_of_an_idle_engine_all_is_known_after_two_seconds():
+    """It was so once the last report was half a minute old."""
+    growth = Growth(NOTHING)
+    for at in range(20):
+        report(growth, at, totals(10 * at))
+        poll(growth, at, totals(10 * at))
+    report(growth, 19.5, totals(195))
+    known = [poll_now(growth, 20 + at, 195, is_idle=True) for at in range(4)]
+    assert known == [190, 190, 195, 195]
+
+
+def poll_now(growth, at, counted, **options):
+    """The drafts of the poll up to which all is known."""
+    poll(growth, at, totals(counted), **options)
+    return growth.now.counted[Compared.DRAFTS]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_idle": False}])
+def test_while_a_step_is_under_way_less_is_known_however_long_it_takes(options):
+    growth = Growth(NOTHING)
+    for at in range(20):
+        report(growth, at, totals(10 * at))
+        poll(growth, at, totals(10 * at))
+    assert [poll_now(growth, 20 + at, 200, **options) for at in range(20)] == [180] * 20
+
+
+def test_one_whose_last_report_was_lost_falls_silent_in_an_idle_engine_and_is_back_with_the_next():
+    growth = Growth(NOTHING)
+    for at in range(20):
+        report(growth, at, totals(10 * at))
+        poll(growth, at, totals(10 * at))
+    said = [poll(growth, 20 + at, totals(200), is_idle=True) for at in range(40)]
+    assert said.index(SILENT) in {31, 32, 33}
+    assert STRAYED not in said
+    report(growth, 60, totals(210))
+    assert poll(growth, 61, totals(210)) in {AGREED, Event.CAUGHT_UP}
 
 
 def test_a_sender_whose_times_are_always_in_the_past_is_compared_all_the_same():

@@ -13,6 +13,7 @@ from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import HelloState, Speculation, Unreadable
 from tests.analysis.analysis_tools import EAGLE, OWN, PluginEnd, Pod, Server, snap
+from tests.engine.engine_tools import snapshot
 
 ENGINE = EngineKey("m", "0")
 OTHER_WAY = Speculation("mtp", 5)
@@ -358,6 +359,62 @@ def test_without_an_id_on_either_side_a_life_counts_once_100_drafts_have_agreed(
     assert engine(server).coverage == 1.0
 
 
+class Dynamo(Server):
+    """A worker of NVIDIA Dynamo, whose page passes no gauge of a plug-in: the real one.
+
+    Its engine has drafted as often as it is told.
+    """
+
+    def __init__(self, body):
+        super().__init__(thresholds={"min_requests": 1}, server=None)
+        self.page = snapshot(body)
+        self.draft(0)
+
+    def draft(self, drafts):
+        [engine] = self.page.engines
+        counters = engine.counters | snap(drafts=drafts).counters
+        self.poll(replace(engine, counters=counters), servers=self.page.servers)
+
+    def shown(self):
+        model = self.model("lab")
+        told = sum(row.tally.drafts for row in model.temperatures)
+        return told if model.no_split is None else None
+
+
+@pytest.fixture
+def dynamo(recorded):
+    return Dynamo(recorded("extra/dynamo-1.6.1.txt"))
+
+
+def test_behind_nvidia_dynamo_the_plug_in_counts_once_its_growth_agrees(dynamo):
+    """The hello has an id, and the page none, so the id tells nothing."""
+    own = PluginEnd(dynamo, of="dynamo", model="lab")
+    seen = []
+    for _ in range(30):
+        own.serve(drafts=10).tick()
+        dynamo.draft(own.total.drafts)
+        seen.append(dynamo.shown())
+    assert seen[8] is None, "fewer than 100"
+    assert seen[13:] == [*range(140, 310, 10)]
+    assert dynamo.engines()[EngineKey("lab", "0")].coverage == 1.0
+    assert dynamo.report().plugin.state is PluginState.OBSERVING
+
+
+def test_behind_nvidia_dynamo_two_vllms_on_one_socket_withhold_the_split(dynamo):
+    own = PluginEnd(dynamo, 1, of="dynamo", model="lab")
+    neighbour = PluginEnd(dynamo, 2, of="another", model="lab")
+    for _ in range(30):
+        own.serve(drafts=10).tick()
+        neighbour.serve(90, drafts=7).tick()
+        dynamo.draft(own.total.drafts)
+        assert dynamo.model("lab").no_split == SEVERAL
+    neighbour.close()
+    for _ in range(14):
+        own.serve(drafts=10).tick()
+        dynamo.draft(own.total.drafts)
+    assert dynamo.shown() == 440
+
+
 @pytest.mark.parametrize("factor", [0.5, 0.6, 1.6, 2.0])
 def test_without_an_id_a_neighbour_at_another_rate_never_counts(nameless, factor):
     """Within the slack of a few polls it agrees."""
@@ -520,20 +577,23 @@ def test_in_a_pause_after_traffic_a_core_that_left_after_one_draft_is_in_the_sum
         second.serve(drafts=10).tick()
         nameless.poll(snap(drafts=1 + second.total.drafts))
     assert shown(nameless) == 300
-    for _ in range(2):
-        nameless.poll(snap(drafts=1 + second.total.drafts))
+    for _ in range(4):
+        nameless.poll(snap(drafts=301, is_idle=True))
     assert (shown(nameless), engine(nameless).coverage) == (301, 1.0)
 
 
 def test_between_two_polls_within_a_report_s_period_what_is_under_way_is_no_stranger_s(nameless):
-    """A stranger had told as many, and left: the first time nothing moved, it was in the sum."""
+    """A stranger had told as many, and left: the first time nothing moved, it was in the sum.
+
+    However long a step takes, it is not idle.
+    """
     stranger = PluginEnd(nameless, 1).serve(80, drafts=4).tick()
     nameless.poll(snap(drafts=0))
     stranger.close()
     own = PluginEnd(nameless, 2)
     served(nameless, own, polls=30)
-    for _ in range(10):  # the step after the one with these 4 takes a second
-        nameless.poll(snap(drafts=own.total.drafts + 4), seconds=0.1)
+    for _ in range(30):  # the step after the one with these 4 takes ten seconds
+        nameless.poll(snap(drafts=own.total.drafts + 4), seconds=0.3)
         assert shown(nameless) == 300
     own.serve(drafts=4).tick()
     nameless.poll(own.counted())
@@ -765,6 +825,21 @@ def test_the_id_on_vllms_page_tells_that_the_plug_in_is_loaded(server_id):
     assert server.report().plugin.is_loaded == (server_id is not None)
     server.poll(snap(drafts=0), start=None)  # of several processes: it may be an earlier start's
     assert not server.report().plugin.is_loaded
+
+
+@IDS
+def test_in_an_idle_engine_coverage_is_of_all_that_was_told_within_three_polls(server_id):
+    """A page and a report had crossed: coverage lacked ten drafts for half a minute."""
+    server = new_server(server_id)
+    own = PluginEnd(server)
+    served(server, own, polls=20)
+    own.serve(drafts=10).tick()
+    server.poll(snap(drafts=220))
+    own.tick()
+    own.serve(drafts=10).tick()
+    for _ in range(3):
+        server.poll(snap(drafts=220, is_idle=True))
+    assert (shown(server), engine(server).coverage) == (220, 1.0)
 
 
 def test_a_life_goes_on_when_vllm_makes_its_engine_s_counters_anew():

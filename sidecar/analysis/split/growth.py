@@ -4,6 +4,9 @@ Totals may be of different times: vLLM's counters may have begun before the life
 growth is of the same time, but for a report at each end: what was told at a poll's moment is
 between the report before the last one, since an API server counts later than its engine, and the
 first one that was made after the poll. How often vLLM is polled makes no difference.
+
+If the API server keeps up, it is at least what the last report before the poll has. A life that
+waits may agree by that, and so sooner; nothing strays by it, since the API server may not keep up.
 """
 
 from collections import deque
@@ -20,19 +23,32 @@ ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM cou
 # Of the growth, how much may be unknown where it confirms a life. Without a limit, the reports at
 # both ends let a neighbour at half or twice the rate agree for a while.
 _UNKNOWN: Final = 0.5
+# Reports over which one that waits agrees if the API server keeps up: how late it counts would
+# hide too much of less.
+_SOON: Final = 4
 # Seconds for which the growth may be outside, and after which the next report is overdue.
 PATIENCE: Final = 30.0
-# Seconds without a count or a report after which nothing is under way: two periods of the plug-in's
-# reports, since it makes one only after a step, and at once where it was the last one.
+# Seconds without a count or a report after which an engine that runs nothing has told all: it makes
+# a report at once when it becomes idle, and the API server may count it a little later.
 _QUIET_AFTER: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A poll at ``at``, and what was told by then."""
+    """A poll at ``at``, and what was told by then: ``latest`` in the last report before it.
+
+    ``reports`` are those that had come.
+    """
 
     at: float
     compared: Comparison
+    latest: Totals
+    reports: int
+
+    @property
+    def narrow(self) -> Comparison:
+        """The same, if the API server keeps up with its engine."""
+        return replace(self.compared, least=self.latest)
 
 
 class Growth:
@@ -40,15 +56,13 @@ class Growth:
 
     def __init__(self, told: Totals | None = None) -> None:
         """``told`` is what the life has told so far; None: unknown."""
-        # The newest poll of which is known what had been told by then.
-        self.now: Comparison | None = None
         # The last poll, beside what has been told so far: of what is under way, it lacks some.
         self.so_far: Comparison | None = None
-        # Whether nothing is under way: for a while, vLLM counted nothing, and no report came.
-        self.is_quiet = False
         self.ratio: float | None = None  # of the number that was farthest off, when it last was
 
         self._told = self._told_before = told  # in the last report, and in the one before
+        self._made_at = 0.0  # when the last one was made
+        self._reports = 0
         self._is_new = False  # whether a report has come since the last poll
         self._reported_at: float | None = None  # the first poll at which the last report was there
         self._polled_at = 0.0
@@ -56,12 +70,20 @@ class Growth:
 
         self._open: _Mark | None = None  # a poll after which no report was made yet
         self._closed: _Mark | None = None  # the latest one after which one was
+        self._newest: _Mark | None = None  # the same, or a later one by which all had been told
         self._marks: deque[_Mark] = deque()  # the oldest first
         self._off_since: float | None = None  # the first poll at which the growth was outside
+        # Whether it never was, also by the last report before each poll.
+        self._is_in_step = True
+
+    @property
+    def now(self) -> Comparison | None:
+        """The newest poll of which is known what had been told by then."""
+        return self._newest.compared if self._newest is not None else None
 
     def restart_counters(self) -> None:
         """VLLM's counters have started again at 0 while the life went on."""
-        self.now = self.so_far = None
+        self._newest = self.so_far = None
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -69,6 +91,7 @@ class Growth:
         self._open = self._closed = None
         self._marks.clear()
         self._off_since = None
+        self._is_in_step = True
 
     def report(self, at: float, told: Totals) -> None:
         """Takes in a whole report that was made ``at``, in Unix seconds."""
@@ -80,6 +103,8 @@ class Growth:
 
         self._told_before = self._told
         self._told = told
+        self._made_at = at
+        self._reports += 1
         self._is_new = True
 
     def poll(
@@ -89,13 +114,15 @@ class Growth:
         tolerance: float,
         *,
         is_connected: bool = True,
+        is_idle: bool = False,
         standing: Standing = Standing.COUNTS,
     ) -> Event | None:
         """Takes in what vLLM has ``counted`` at a good poll; returns what the growth says.
 
         None if it says nothing. The two may differ by the fraction ``tolerance``. ``is_connected``:
-        reports may still come. ``standing`` is the life's; one that waits agrees only once so much
-        is known of its growth that it is not a neighbour's.
+        reports may still come. ``is_idle``: vLLM runs nothing, and nothing waits. ``standing`` is
+        the life's; one that waits agrees only once so much is known of its growth that it is not a
+        neighbour's.
         """
         self._follow_clock(at)
         is_new = self._is_new
@@ -108,40 +135,63 @@ class Growth:
 
         before = self.so_far
         self.so_far = Comparison(counted, self._told, self._told)
-        if is_new or before != self.so_far:
+        if is_new or before != self.so_far or not is_idle:
             self._still_since = at
-        self.is_quiet = at - self._still_since >= _QUIET_AFTER
+        is_quiet = at - self._still_since >= _QUIET_AFTER
         is_late = at - self._reported_at >= PATIENCE or not is_connected
-        closed = self._closed
-        self._note_mark(closed)
-        first = self._first(self._told)
-        if is_late:  # the last report should have all there is
-            self.now = self.so_far
-            if self._marks:
-                self._open = _Mark(at, self.so_far)
-        elif closed is not None:
-            self.now = closed.compared
-        if self._open is None and self._told_before is not None:
-            self._open = _Mark(at, Comparison(counted, self._told_before, self._told_before))
+        has_all = is_quiet or is_late  # the last report should have all there is
+        poll = _Mark(at, self.so_far, self._told, self._reports)
+        first = self._take_poll(poll, has_all=has_all)
 
         event = None
-        if first is not None and self.now is not None:
-            growth = self.now.since(first)
+        if first is not None and self._newest is not None:
+            growth = self._newest.compared.since(first.compared)
             if growth.is_outside(tolerance):
-                event = self._stray(growth, first, at, tolerance, is_late=is_late)
+                event = self._stray(growth, first.compared, at, tolerance, has_all=has_all)
             else:
+                growth = self._sooner(first, self._newest, tolerance, standing) or growth
                 event = self._agree(growth, standing, is_new=is_new)
         self._drop_marks(at, standing)
         return event
 
-    def _first(self, told: Totals) -> Comparison | None:
-        """Since when growth is compared.
+    def _take_poll(self, poll: _Mark, *, has_all: bool) -> _Mark | None:
+        """Takes in a poll; returns the one since which growth is compared.
 
-        Of one that has fallen silent at once, since its first poll.
+        Of a life that has fallen silent at once, since its first poll.
         """
+        self._note_mark(self._closed)
+        first, told = self._open, poll.compared.most
         if self._marks:
-            return self._marks[0].compared
-        return replace(self._open.compared, most=told) if self._open is not None else None
+            first = self._marks[0]
+        elif first is not None:
+            first = replace(first, compared=replace(first.compared, most=told))
+
+        if has_all:
+            self._newest = poll
+            if self._marks:
+                self._open = poll
+        elif self._closed is not None:
+            self._newest = self._closed
+        if self._open is None and self._told_before is not None:
+            before = self._told_before
+            latest = told if self._made_at <= poll.at else before
+            compared = replace(poll.compared, least=before, most=before)
+            self._open = replace(poll, compared=compared, latest=latest)
+        return first
+
+    def _sooner(
+        self, first: _Mark, last: _Mark, tolerance: float, standing: Standing
+    ) -> Comparison | None:
+        """The growth of one that waits, if the API server keeps up; None if it may not.
+
+        One that was ever outside is no surer by what it does for a moment.
+        """
+        if standing is not Standing.WAITS:
+            return None
+        growth = last.narrow.since(first.narrow)
+        self._is_in_step &= not growth.is_outside(tolerance)
+        is_enough = last.reports - first.reports >= _SOON
+        return growth if self._is_in_step and is_enough else None
 
     def _agree(self, growth: Comparison, standing: Standing, *, is_new: bool) -> Event | None:
         was_off = self._off_since is not None
@@ -151,8 +201,9 @@ class Growth:
         return Event.CAUGHT_UP if is_new and was_off else None
 
     def _stray(
-        self, growth: Comparison, first: Comparison, at: float, tolerance: float, *, is_late: bool
+        self, growth: Comparison, first: Comparison, at: float, tolerance: float, *, has_all: bool
     ) -> Event | None:
+        self._is_in_step = False
         if self._off_since is None:
             self._off_since = at
         self.ratio = growth.farthest
@@ -162,7 +213,7 @@ class Growth:
         was_right = self._closed is None or not self._closed.compared.since(first).is_outside(
             tolerance
         )
-        is_missing = is_late and was_right and not growth.is_above(tolerance)
+        is_missing = has_all and was_right and not growth.is_above(tolerance)
         return Event.FELL_SILENT if is_missing else Event.STRAYED
 
     # Marks

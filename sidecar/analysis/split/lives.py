@@ -86,6 +86,7 @@ class Lives:
         self._page: PageSnapshot | None = None  # the last one
         # what vLLM counted of each engine on it
         self._counted: dict[EngineKey, Totals] = {}
+        self._idle: set[EngineKey] = set()  # those on it that run nothing, and nothing waits
         # Engines of which vLLM's counters are younger than what was told: both, as of then.
         self._younger: dict[EngineKey, _Younger] = {}
         # engines that draft without a plug-in beside others with one: the first poll that saw it
@@ -237,6 +238,7 @@ class Lives:
         before = self._counted
         self._page = page
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
+        self._idle = {engine.key for engine in page.engines if _is_idle(engine)}
         self._note_traffic(at, before)
         if has_restarted:
             self._younger.clear()
@@ -400,6 +402,7 @@ class Lives:
                 counted,
                 tolerance,
                 is_connected=bool(life.connections),
+                is_idle=engine.key in self._idle,
                 standing=life.standing,
             )
             if engine.has_several and life.standing is Standing.WAITS:
@@ -423,8 +426,7 @@ class Lives:
         current = engine.current
         if current is None or not current.connections:
             return
-        growth = current.growth
-        now = growth.so_far if growth.is_quiet else growth.now
+        now = current.growth.now
         if now is None:
             return
 
@@ -741,3 +743,9 @@ def _counted(engine: EngineSnapshot) -> Totals:
         for counter, compared in _COUNTERS.items()
         if counter in engine.counters
     }
+
+
+def _is_idle(engine: EngineSnapshot) -> bool:
+    """Whether vLLM says that the engine runs nothing, and nothing waits."""
+    gauges = names.Gauge.REQUESTS_RUNNING, names.Gauge.REQUESTS_WAITING
+    return all(engine.gauges.get(gauge) == 0 for gauge in gauges)

@@ -29,7 +29,6 @@ from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.settings.field_types import Address
-from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
@@ -92,7 +91,7 @@ class Sidecar:
         self.pause = PauseAsker(settings, self._state.health)
         self.prober = _prober(settings, self._state, self.pause)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
-        self.push = _push(self._report, lambda: self._settings.thresholds, settings)
+        self.push = _push(self._report, settings)
 
         own_pages = make_web(
             self._shown,
@@ -166,14 +165,12 @@ def _prober(settings: Settings, state: State, pause: PauseAsker) -> Prober | Non
     )
 
 
-def _push(
-    report: Callable[[], Report], thresholds: Callable[[], Thresholds], settings: Settings
-) -> Push | None:
+def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
-    return Push(report, settings.alerting, own_page, StateLog(_log()), thresholds=thresholds)
+    return Push(report, settings.alerting, own_page, StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

@@ -1,8 +1,8 @@
 """Judges whether speculation pays, for a model as a whole, its temperatures and its engines.
 
 Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
-direct push read a ``Judgement`` (``judgement.py``) and decide nothing. What the direct push
-compares beside it has a row in ``breaches.py``.
+direct push read a ``Judgement`` (``judgement.py``) and decide nothing; what is to alert someone
+follows in ``alerts.py``.
 """
 
 import math
@@ -134,7 +134,6 @@ class Judge:
         return ModelJudgement(
             whole=whole,
             advice=advice,
-            limited=model.limited,
             temperatures=temperatures,
             engines=engines,
         )

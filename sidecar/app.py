@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,7 +25,6 @@ from sidecar.export.declaration import ReportView
 from sidecar.export.web import PROBES, make_web
 from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
-from sidecar.recording.recording import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
@@ -32,10 +32,13 @@ from sidecar.settings.field_types import Address
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
+if TYPE_CHECKING:
+    from sidecar.recording.recording import Recorder  # only `record` and `replay` load it
+
 
 @asynccontextmanager
 async def running(
-    settings: Settings, recorder: Recorder | None = None, reloader: Reloader | None = None
+    settings: Settings, recorder: "Recorder | None" = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
     """Runs the sidecar until the context exits; yields the address of its own pages.
 
@@ -73,7 +76,7 @@ class Sidecar:
         settings: Settings,
         pages: PageSource,
         supervisor: Supervisor,
-        recorder: Recorder | None,
+        recorder: "Recorder | None",
         reloader: Reloader | None,
     ) -> None:
         self._settings = settings  # in force: a reload replaces them

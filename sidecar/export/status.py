@@ -29,8 +29,8 @@ from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
 
 # What the JSON has elsewhere, so that no number is there twice: windows and speedup are beside the
-# judgement, how it speculates is in the engines, and the values of alerts are their models'. What is
-# known of the past is too long.
+# judgement, how it speculates is in the engines, and an alert's value is in what it is about. What
+# is known of the past is too long.
 _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     Answer: frozenset({"about"}),
     EngineReport: frozenset({"acceptance"}),

@@ -190,7 +190,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         model=report,
         sampling=marginal(Table.SAMPLING, model.groups.recent) if facts.is_split else {},
         spreads=model.spreads,
-        counts=model.counts.sums,
+        structured_undrafted=model.structured_undrafted,
         thresholds=thresholds,
     )
     return replace(report, findings=find(situation))

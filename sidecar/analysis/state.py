@@ -31,7 +31,6 @@ from sidecar.engine import merge
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.findings.catalog import COUNTS
 from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
 
@@ -319,7 +318,7 @@ class State:
         for key in self._engines.states:
             name = key.model_name
             model = known.get(name) or self._models.get(name)
-            self._models[name] = model or ModelState(name, self._settings, COUNTS)
+            self._models[name] = model or ModelState(name, self._settings)
 
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())

@@ -249,6 +249,7 @@ class _Known:
         self._past = evidence.past
         self._judged = judged
         self._least = thresholds.min_requests
+        self._estimates: dict[float, Sequence[Estimate]] = {}  # each line asks for the same
 
     def certain_side(self, before: CertainSide, line: Line) -> CertainSide:
         """Where the rate stands now; nowhere if all that is known of it was forgotten."""
@@ -261,6 +262,11 @@ class _Known:
 
     def estimates(self, since: float = -math.inf) -> Sequence[Estimate]:
         """What is known since then, the shortest window first."""
+        if since not in self._estimates:
+            self._estimates[since] = self._made(since)
+        return self._estimates[since]
+
+    def _made(self, since: float) -> Sequence[Estimate]:
         judged = self._judged
         if self._past is not None:
             return tuple(self._past.estimates(self._least, since))

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.alerts import model_alerts
-from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.engine.latency import Latency, Range, Source
 from sidecar.analysis.judgement import Judgement, Verdict
 from sidecar.analysis.pod_alert import Alert, Severity
 from sidecar.engine.names import Gauge, Phase
 from sidecar.requests.messages import Speculation
+from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
 from tests.export.reports import engine, judgement, model, speedup, temperature, window
 
@@ -21,7 +22,9 @@ LOSES, PAYS = Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE
 
 def with_values(p10=0.9, growth=1.0, peak=0.5, judged=JUDGED, **engine_changes):
     """A model whose P99 - P50 has grown so much, with an engine where requests wait."""
-    latency = Latency({0.5: 0.01, 0.95: 0.015, 0.99: 0.01 + 0.01 * growth}, count=100.0)
+    seconds = {0.5: 0.01, 0.99: 0.01 + 0.01 * growth}
+    ranges = {quantile: Range(one, one) for quantile, one in seconds.items()}
+    latency = Latency(seconds, 100.0, ranges, source=Source.REQUESTS)
     values = {
         "gauges": {Gauge.WAITING_FOR_CAPACITY: 2.0},
         "kv_cache_peak": peak,
@@ -31,7 +34,7 @@ def with_values(p10=0.9, growth=1.0, peak=0.5, judged=JUDGED, **engine_changes):
         engines=(engine(**values | engine_changes),),
         judgement=judged,
         acceptance_p10=p10,
-        plain_latencies={Phase.TPOT: {0.5: 0.01, 0.99: 0.02}},
+        plain_latencies={Phase.TPOT: PlainLatency({0.5: 0.01, 0.99: 0.02}, is_exact=True)},
     )
 
 

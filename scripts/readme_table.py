@@ -14,7 +14,8 @@ from pathlib import Path
 
 import yaml
 
-from sidecar.alerting.conditions import NOT_PUSHED, PUSHED
+from scripts.alert_texts import NOT_PUSHED
+from sidecar.analysis.pod_alert import Alert
 
 _MARKS = ("<!-- written by scripts/docs from {source} -->\n", "<!-- end -->\n")
 
@@ -47,7 +48,7 @@ def alerts_table(rules: Path) -> Iterator[str]:
         says = says.replace("T {{ $labels.temperature }}", "one temperature")
         link = f"[{rule['alert'].removeprefix('SpecDecode')}](runbooks/{rule['alert']}.md)"
         severity = rule["labels"]["severity"]
-        is_pushed = rule["alert"] in PUSHED and f"{rule['alert']}/{severity}" not in NOT_PUSHED
+        is_pushed = rule["alert"] in set(Alert) and (rule["alert"], severity) not in NOT_PUSHED
         yield f"| {link} | {severity} | {'yes' if is_pushed else ''} | {_cell(says)} |\n"
 
 

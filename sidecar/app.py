@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,19 +25,20 @@ from sidecar.export.declaration import ReportView
 from sidecar.export.web import PROBES, make_web
 from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.log import Logger, StateLog, set_log_level
-from sidecar.recording.recording import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.settings.field_types import Address
-from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
+
+if TYPE_CHECKING:
+    from sidecar.recording.recording import Recorder  # only `record` and `replay` load it
 
 
 @asynccontextmanager
 async def running(
-    settings: Settings, recorder: Recorder | None = None, reloader: Reloader | None = None
+    settings: Settings, recorder: "Recorder | None" = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
     """Runs the sidecar until the context exits; yields the address of its own pages.
 
@@ -74,7 +76,7 @@ class Sidecar:
         settings: Settings,
         pages: PageSource,
         supervisor: Supervisor,
-        recorder: Recorder | None,
+        recorder: "Recorder | None",
         reloader: Reloader | None,
     ) -> None:
         self._settings = settings  # in force: a reload replaces them
@@ -92,7 +94,7 @@ class Sidecar:
         self.pause = PauseAsker(settings, self._state.health)
         self.prober = _prober(settings, self._state, self.pause)
         self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
-        self.push = _push(self._report, lambda: self._settings.thresholds, settings)
+        self.push = _push(self._report, settings)
 
         own_pages = make_web(
             self._shown,
@@ -166,14 +168,12 @@ def _prober(settings: Settings, state: State, pause: PauseAsker) -> Prober | Non
     )
 
 
-def _push(
-    report: Callable[[], Report], thresholds: Callable[[], Thresholds], settings: Settings
-) -> Push | None:
+def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
-    return Push(report, settings.alerting, own_page, StateLog(_log()), thresholds=thresholds)
+    return Push(report, settings.alerting, own_page, StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sidecar import __version__
 from sidecar.errors import SettingsError, SpecDecError
+from sidecar.memory import load_aiohttp
 
 if TYPE_CHECKING:
     from sidecar.settings import Settings
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Until it reloads settings; by default the signal ends the process.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it can stop in order
+        load_aiohttp()
 
     # Imported once signals are handled, since it takes long.
     from sidecar.log import configure_logging  # noqa: PLC0415 - see above

@@ -6,21 +6,23 @@ Prints resident MiB after each hour, as JSON.
 import json
 import os
 import sys
+from importlib import import_module
 
 from prometheus_client import generate_latest
 
-import sidecar.commands.run  # everything that a running sidecar imports
 from benchmarks.core.pages import real_page, with_engines
 from benchmarks.core.process import rss_mib
 from benchmarks.core.product import Product
 from sidecar.export.exporter import Families, families
+from sidecar.memory import load_aiohttp
 
 _HOUR = 3600
 _SCRAPE = 15  # polls
 
 
 def main(engines: int) -> None:
-    assert sidecar.commands.run
+    load_aiohttp()  # as the command line does
+    import_module("sidecar.commands.run")  # everything that a running sidecar imports
     product = Product(with_engines(real_page(), engines))
     resident = []
     for _ in range(2 * _HOUR):

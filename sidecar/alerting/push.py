@@ -1,6 +1,6 @@
 """Sends alerts directly to Alertmanager (API v2), for sites without Prometheus.
 
-It sends the judgements as the rules' alerts.
+It sends the report's alerts under the rules' names, and judges nothing.
 """
 
 import asyncio
@@ -10,17 +10,20 @@ from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import aiohttp
 from yarl import URL
 
-from sidecar.alerting.conditions import Course, Tracker, conditions, load_rules
-from sidecar.alerting.past import Past
+from sidecar.alerting.context import context
+from sidecar.alerting.courses import Course, Courses
+from sidecar.alerting.rule import filled
+from sidecar.analysis.alerts import tells
 from sidecar.analysis.report import Report
 from sidecar.log import StateLog
-from sidecar.settings.groups import Alerting, Thresholds
+from sidecar.settings.groups import Alerting
 from sidecar.tls import connection_fault, verifying
 
 # a separate identity, so that these alerts and those of Prometheus do not resolve each other
@@ -35,7 +38,7 @@ OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
 class Push:
-    """Evaluates the alerts at every interval and sends them to every replica.
+    """Sends the alerts that fire to every replica, at every interval.
 
     ``run`` is one supervised task. It sends all of them each time, even if there are none, so that
     a wrong URL shows before the first alert. ``sent`` counts them by replica (its address without
@@ -49,14 +52,12 @@ class Push:
         own_page: str,
         log: StateLog,
         *,
-        thresholds: Callable[[], Thresholds] = Thresholds,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``own_page`` is the address at which others reach the sidecar.
 
-        ``thresholds`` gives those in force, which a reload may have changed.
-        ``monotonic`` measures how long conditions hold; ``wall`` gives Unix seconds.
+        ``monotonic`` measures how long alerts hold; ``wall`` gives Unix seconds.
         """
         self._alerting = alerting
         self._report = report
@@ -64,10 +65,7 @@ class Push:
         self._own_page = own_page
         self._monotonic = monotonic
         self._wall = wall
-        self._thresholds = thresholds
-
-        self._past = Past()
-        self._tracker = Tracker(load_rules(), alerting.pace)
+        self._courses = Courses(alerting.pace)
 
         self._labels = {
             **alerting.labels,
@@ -91,20 +89,18 @@ class Push:
                 await asyncio.sleep(self._alerting.interval)
 
     async def evaluate(self, session: aiohttp.ClientSession) -> None:
-        """Evaluates all alerts once and sends them to all replicas at the same time."""
+        """Takes in the alerts of a report and sends them to all replicas at the same time."""
         wall = self._wall()
         report = self._report()
-        self._past.observe(report)
-        found = conditions(
-            report,
-            self._past,
-            self._thresholds(),
-            paged=self._tracker.paged(),
-            pace=self._alerting.pace,
+        courses = self._courses.update(
+            report.alerts,
+            self._monotonic(),
+            wall,
+            tells=partial(tells, report),
+            context=partial(context, report),
         )
-        courses = self._tracker.update(found, self._monotonic(), wall)
 
-        alerts = [self._alert(course, wall) for course in courses.values()]
+        alerts = [self._alert(course, wall) for course in courses]
         await asyncio.gather(
             *(self._send(session, name, url, alerts) for name, url in self._replicas)
         )
@@ -127,20 +123,25 @@ class Push:
 
     def _alert(self, course: Course, wall: float) -> dict[str, Any]:
         """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
+        alert = course.alert
         rule = course.rule
-        condition = course.condition
-        labels = {**self._labels, "alertname": rule.name, **rule.labels, **condition.labels}
+        labels = {
+            **self._labels,
+            "alertname": rule.name,
+            **rule.labels,
+            **alert.labels,
+        }
         details = f"Details: specdec-sidecar report --url {self._own_page}"
         annotations = {
-            "summary": rule.text(rule.summary, labels, condition.value),
-            "description": rule.text(rule.description, labels, condition.value),
+            "summary": filled(rule.summary, labels, alert.value),
+            "description": filled(rule.description, labels, alert.value),
             **({"first": rule.first} if rule.first else {}),
-            "context": f"{condition.context}\n{details}",
+            "context": f"{course.context}\n{details}",
             "runbook_url": f"{self._runbooks}/{rule.name}.md",
         }
 
         if self._alerting.dashboards:
-            known = {**self._labels, **condition.labels}
+            known = {**self._labels, **alert.labels}
             query = urlencode({f"var-{name}": value for name, value in known.items()})
             annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{query}"
 

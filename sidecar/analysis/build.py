@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.breaches import breaches, limited_values
 from sidecar.analysis.checklist.checklist import Checklist, checklist
 from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
@@ -46,7 +45,6 @@ def evidence(facts: ModelFacts, thresholds: Thresholds) -> ModelEvidence:
         engines={
             engine.state.key.engine: _on_engine(facts, engine) for engine in facts.speculating
         },
-        limited=limited_values(facts, thresholds),
     )
 
 
@@ -181,7 +179,6 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         plain_latencies=model.plain_latencies,
         endings=facts.endings,
         change=facts.change,
-        breaches=breaches(judged.limited, judged.whole, thresholds),
     )
     if not facts.is_fresh:
         return report
@@ -193,7 +190,7 @@ def model_report(facts: ModelFacts, judged: ModelJudgement, thresholds: Threshol
         model=report,
         sampling=marginal(Table.SAMPLING, model.groups.recent) if facts.is_split else {},
         spreads=model.spreads,
-        counts=model.counts.sums,
+        structured_undrafted=model.structured_undrafted,
         thresholds=thresholds,
     )
     return replace(report, findings=find(situation))

@@ -192,11 +192,10 @@ class ModelEvidence:
     """What is known about one model: over all its engines, by engine, and by temperature.
 
     The last is known only if the plug-in is connected; ``temperatures`` is empty while the split is
-    withheld. ``limited`` has the values of ``breaches.py`` that are known, by alert.
+    withheld.
     """
 
     model_name: str
     whole: Evidence
     temperatures: Mapping[str, Evidence] = field(default_factory=dict)
     engines: Mapping[str, Evidence] = field(default_factory=dict)
-    limited: Mapping[str, float] = field(default_factory=dict)

@@ -122,12 +122,10 @@ class Judgement:
 class ModelJudgement:
     """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence.
 
-    ``advice`` is on the number of draft tokens; None below the gates. ``limited`` has the values of
-    the same poll that ``breaches.py`` compares with their thresholds, by alert.
+    ``advice`` is on the number of draft tokens; None below the gates.
     """
 
     whole: Judgement = field(default_factory=Judgement)
     advice: Advice | None = None
-    limited: Mapping[str, float] = field(default_factory=dict)
     temperatures: Mapping[str, Judgement] = field(default_factory=dict)
     engines: Mapping[str, Judgement] = field(default_factory=dict)

@@ -6,7 +6,7 @@ Requests are known only where the plug-in is connected.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.certainty.spread import Spread
@@ -18,7 +18,6 @@ from sidecar.analysis.endings import Endings
 from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.finer import Part, parts
 from sidecar.analysis.overlong import OverlongRequests
-from sidecar.analysis.request_count import RequestCount
 from sidecar.analysis.speed.model_speed import ModelSpeed
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.group_watch import GroupWatch
@@ -45,6 +44,8 @@ from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
+_STRUCTURED: Final = "structured"
+
 
 @dataclass(frozen=True, slots=True)
 class TakenCut:
@@ -64,11 +65,9 @@ class _Latest(NamedTuple):
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
-    def __init__(self, name: str, settings: Settings, counted: Sequence[RequestCount] = ()) -> None:
-        """``counted`` are the numbers of finished requests that ``counts`` has."""
+    def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
         self._settings = settings
-        self._counted = tuple(counted)
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         window = settings.latency_window
         measured = settings.measured
@@ -99,8 +98,8 @@ class ModelState:
         # those of the window by temperature, and by temperature in hundredths
         self._drafting = SlidingSums[str, Sums](settings.latency_window, 20)
         self._finer = SlidingSums[int, Sums](settings.latency_window, 20)
-        # what the findings need of the window's finished requests; a count that is 0 is missing
-        self.counts = SlidingSums[RequestCount, int](settings.latency_window)
+        # what structured requests decoded without any draft
+        self._undrafted = SlidingSums[str, int](settings.latency_window)
         self.traffic = TrafficWindow()
         self.overlong = OverlongRequests(window)
         self.changes = ChangeWatch(window)
@@ -119,7 +118,7 @@ class ModelState:
 
         What is exported as a counter goes on: distributions, and the time saved and lost.
         """
-        again = ModelState(self.name, self._settings, self._counted)
+        again = ModelState(self.name, self._settings)
         for label, state in self.temperatures.items():
             again.temperatures[label].go_on_from(state)
             again.speed.temperature(label).saved = self.speed.temperature(label).saved
@@ -240,21 +239,13 @@ class ModelState:
             self.pasts[label].finished(sums)
             self._compare(at, requests.key.engine, label, ended)
             self._add_finer(at, ended)
-            self._count(at, ended)
+            undrafted = sum(map(_undrafted_tokens, ended))
+            self._undrafted.add(at, {_STRUCTURED: undrafted} if undrafted else {})
             if requests.is_plain:
                 self.traffic.add(at, ended)
 
         self.overlong.finished(requests.key.engine, requests.longest, requests.recent)
         self.speed.finished(by_temperature)
-
-    def _count(self, at: float, requests: Sequence[FinishedRequest]) -> None:
-        """Adds finished requests to ``counts``."""
-        counts = {}
-        for count in self._counted:
-            number = sum(count.of(request) for request in requests)
-            if number:
-                counts[count] = number
-        self.counts.add(at, counts)
 
     def _by_temperature(
         self, requests: Iterable[FinishedRequest]
@@ -321,7 +312,7 @@ class ModelState:
         self._drafting.drop(at)
         self._finer.drop(at)
         self._acceptances.drop(at)
-        self.counts.drop(at)
+        self._undrafted.drop(at)
         self.traffic.mark(at)
         self.overlong.mark(at)
         self.endings.mark(at)
@@ -367,6 +358,11 @@ class ModelState:
         return _shared({label: tally.hour for label, tally in self._by_label().items()})
 
     @property
+    def structured_undrafted(self) -> int:
+        """Tokens that structured requests of the window decoded without any draft."""
+        return self._undrafted.sums.get(_STRUCTURED, 0)
+
+    @property
     def own(self) -> Acceptance:
         """Of this product's own requests, over the sliding window."""
         return self.tallies[OWN].window
@@ -390,6 +386,13 @@ class ModelState:
             return None
 
         return quantile(rates, 0.1)
+
+
+def _undrafted_tokens(request: FinishedRequest) -> int:
+    """What a structured request decoded without any draft; an answer of one token is not meant."""
+    if not request.structured or request.drafts:
+        return 0
+    return request.decoded_tokens
 
 
 def _counted(growth: Tally) -> Counted:

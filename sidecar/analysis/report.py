@@ -25,6 +25,7 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.finer import Part
 from sidecar.analysis.judgement import Judgement
 from sidecar.analysis.overlong import Overlong
+from sidecar.analysis.pod_alert import PodAlert
 from sidecar.analysis.speed.estimate import Estimate
 from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedup
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
@@ -161,8 +162,6 @@ class ModelReport:
     endings: EndingsReport | None = None  # of the window's finished requests
     change: Change | None = None  # of how it speculates, within a day
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
-    # by alert, the values that are past their limits, as of the last good poll: see ``breaches.py``
-    breaches: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def kv_cache_capacity_tokens(self) -> int | None:
@@ -191,7 +190,8 @@ class OwnReport:
 class Report:
     """The whole tree at ``at``.
 
-    ``models`` are those on vLLM's page, kept for a while after they leave it.
+    ``models`` are those on vLLM's page, kept for a while after they leave it. ``alerts`` are what
+    follows from all of it for whoever is on call, without what happened before.
     """
 
     at: float
@@ -201,3 +201,4 @@ class Report:
     own: OwnReport
     health: HealthReport = field(default_factory=HealthReport)
     probe: ProbeReport = field(default_factory=ProbeReport)
+    alerts: tuple[PodAlert, ...] = ()

@@ -3,12 +3,14 @@
 It gives the report of the last poll.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from sidecar.analysis.alerts import model_alerts, vllm_alert
 from sidecar.analysis.build import evidence, model_report
 from sidecar.analysis.checklist.traffic import TrafficWindow
+from sidecar.analysis.drops import DropWatch
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.probes import Probes
@@ -16,6 +18,7 @@ from sidecar.analysis.engine.scrape_report import ScrapeReport
 from sidecar.analysis.facts import ModelFacts, gather
 from sidecar.analysis.judgement import ModelJudgement
 from sidecar.analysis.model_state import ModelState
+from sidecar.analysis.pod_alert import PodAlert
 from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.series import shown_positions
 from sidecar.analysis.speed.speedup import LoadTotals
@@ -28,7 +31,6 @@ from sidecar.engine import merge
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.findings.catalog import COUNTS
 from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
 
@@ -66,6 +68,9 @@ class State:
         self._facts: tuple[ModelFacts, ...] = ()  # as of the last good poll
         # The reports of these facts: by whether they are fresh, and whether the judgements hold
         self._reports: dict[tuple[bool, bool], tuple[ModelReport, ...]] = {}
+        self._alerts: tuple[PodAlert, ...] | None = None  # that follow from them, once made
+        self._began: float | None = None  # when the first poll ended
+        self._drops = DropWatch()
 
         self.plugin = Lives(listening_since, settings.thresholds.coverage)
         self.health = HealthWatch(settings.engine_health)
@@ -93,6 +98,7 @@ class State:
 
         One that is of another server, or may be, counts as a failed poll.
         """
+        self._note_poll(at)
         page = page.drafting(self.plugin.view.speculating)
         try:
             restarts = self._engines.observe(at, page)
@@ -126,9 +132,9 @@ class State:
         self._judge_models(at, lives)
         self._watch_health(at, interval, lives, has_restarted=restarts.vllm)
 
-    # The signature is the protocol's.
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
+    def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a failed poll; see ``ScrapeSink``."""
+        self._note_poll(at)
         self._scrape = self._scrape.failed(error)
         self.plugin.missed()
         self.probes.missed()
@@ -142,7 +148,12 @@ class State:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
         scrape = self._scrape.at(now, self._engines.restarts)
         # Counters of a process that may have ended would fall later, and be too high until then.
-        models = () if self._engines.is_in_doubt else self._models_at(now, is_fresh=scrape.up)
+        judged = self._judge.in_force(now, fresh=scrape.up)
+        models: tuple[ModelReport, ...] = ()
+        alerts: tuple[PodAlert, ...] = ()
+        if not self._engines.is_in_doubt:
+            models = self._model_reports(judged, is_fresh=scrape.up)
+            alerts = self._alerts_on_models(judged)
 
         return Report(
             at=now,
@@ -152,11 +163,46 @@ class State:
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
             health=self.health.report(is_fresh=scrape.up),
             probe=self.probes.report,
+            alerts=(*self._alerts_on_vllm(now, scrape, models), *alerts),
         )
 
-    def _models_at(self, now: float, *, is_fresh: bool) -> tuple[ModelReport, ...]:
+    def _alerts_on_vllm(
+        self, now: float, scrape: ScrapeReport, models: Sequence[ModelReport]
+    ) -> tuple[PodAlert, ...]:
+        alert = vllm_alert(
+            scrape,
+            now,
+            model_name=models[0].model_name if models else "",
+            began=now if self._began is None else self._began,
+            was_stalled=self.health.is_stalled,
+            startup_time=self._settings.thresholds.startup_time,
+            pace=self._settings.alerting.pace,
+        )
+        return () if alert is None else (alert,)
+
+    def _alerts_on_models(self, judged: Mapping[str, ModelJudgement]) -> tuple[PodAlert, ...]:
+        """As of the last good poll, for as long as its judgements are in force."""
+        if not judged:
+            return ()
+        if self._alerts is None:
+            thresholds = self._settings.thresholds
+            self._alerts = tuple(
+                alert
+                for model in self._model_reports(judged, is_fresh=True)
+                for alert in model_alerts(
+                    model,
+                    thresholds,
+                    has_dropped=self._drops.has_dropped(
+                        model.model_name, judged.get(model.model_name, ModelJudgement())
+                    ),
+                )
+            )
+        return self._alerts
+
+    def _model_reports(
+        self, judged: Mapping[str, ModelJudgement], *, is_fresh: bool
+    ) -> tuple[ModelReport, ...]:
         """All models, made once for each poll, and once more when it is no longer fresh."""
-        judged = self._judge.in_force(now, fresh=is_fresh)
         which = (is_fresh, bool(judged))
         if which in self._reports:
             return self._reports[which]
@@ -169,6 +215,10 @@ class State:
 
         self._reports[which] = tuple(reports)
         return self._reports[which]
+
+    def _note_poll(self, at: float) -> None:
+        if self._began is None:
+            self._began = at
 
     def _note_positions(self, page: PageSnapshot) -> None:
         most = shown_positions(self._settings, len(self._engines.states))
@@ -186,7 +236,9 @@ class State:
             gather(model, self._engines, lives, at, thresholds) for model in self._models.values()
         )
         self._reports.clear()
+        self._alerts = None
         self._judge.judge([evidence(facts, thresholds) for facts in self._facts], at)
+        self._drops.observe(at, self._judge.in_force(at, fresh=True))
 
     def _note_moment(self, at: float, model: ModelState) -> None:
         """Keeps what the model's requests are like, to be compared once it speculates otherwise."""
@@ -266,7 +318,7 @@ class State:
         for key in self._engines.states:
             name = key.model_name
             model = known.get(name) or self._models.get(name)
-            self._models[name] = model or ModelState(name, self._settings, COUNTS)
+            self._models[name] = model or ModelState(name, self._settings)
 
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())

@@ -1,8 +1,8 @@
 """Judges whether speculation pays, for a model as a whole, its temperatures and its engines.
 
 Only this module judges. The page, the report, the JSON, the metrics, the pod's alerts and the
-direct push read a ``Judgement`` (``judgement.py``) and decide nothing. What the direct push
-compares beside it has a row in ``breaches.py``.
+direct push read a ``Judgement`` (``judgement.py``) and decide nothing; what is to alert someone
+follows in ``alerts.py``.
 """
 
 import math
@@ -134,7 +134,6 @@ class Judge:
         return ModelJudgement(
             whole=whole,
             advice=advice,
-            limited=model.limited,
             temperatures=temperatures,
             engines=engines,
         )
@@ -250,6 +249,7 @@ class _Known:
         self._past = evidence.past
         self._judged = judged
         self._least = thresholds.min_requests
+        self._estimates: dict[float, Sequence[Estimate]] = {}  # each line asks for the same
 
     def certain_side(self, before: CertainSide, line: Line) -> CertainSide:
         """Where the rate stands now; nowhere if all that is known of it was forgotten."""
@@ -262,6 +262,11 @@ class _Known:
 
     def estimates(self, since: float = -math.inf) -> Sequence[Estimate]:
         """What is known since then, the shortest window first."""
+        if since not in self._estimates:
+            self._estimates[since] = self._made(since)
+        return self._estimates[since]
+
+    def _made(self, since: float) -> Sequence[Estimate]:
         judged = self._judged
         if self._past is not None:
             return tuple(self._past.estimates(self._least, since))

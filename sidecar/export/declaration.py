@@ -132,9 +132,12 @@ class Level(Generic[Node]):
 
 def _by_label(value: Value | Distribution) -> Iterator[Sample]:
     """The values that are known, each with those of the metric's own labels."""
-    if not isinstance(value, Mapping):
-        if value is not None:
-            yield (), value
+    if value is None:
+        return
+    # Not asked whether it is a mapping: a type that is none would be remembered at each abstract
+    # class below that, which are hundreds.
+    if isinstance(value, float | int | Distribution):
+        yield (), value
         return
 
     for key, item in value.items():

@@ -11,6 +11,7 @@ from sidecar import __version__
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.judgement import Judgement
+from sidecar.analysis.pod_alert import PodAlert
 from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.errors import ScrapeError
@@ -28,7 +29,8 @@ from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
 
 # What the JSON has elsewhere, so that no number is there twice: windows and speedup are beside the
-# judgement, and how it speculates is in the engines. What is known of the past is too long.
+# judgement, how it speculates is in the engines, and an alert's value is in what it is about. What
+# is known of the past is too long.
 _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     Answer: frozenset({"about"}),
     EngineReport: frozenset({"acceptance"}),
@@ -36,6 +38,7 @@ _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     Latency: frozenset({"edges"}),
     Evidence: frozenset({"window", "hour", "past", "speedup", "costs", "speculation"}),
     Judgement: frozenset({"acceptance"}),
+    PodAlert: frozenset({"value", "keeps_page", "labels"}),
 }
 
 

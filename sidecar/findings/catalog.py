@@ -50,8 +50,6 @@ KINDS: Final[tuple[FindingKind[Any], ...]] = (
 BY_CODE: Final[Mapping[str, FindingKind[Any]]] = {kind.code: kind for kind in KINDS}
 OF_REQUESTS: Final = frozenset(kind.code for kind in KINDS if kind.of_requests)
 """The codes that are unknown where finished requests are."""
-COUNTS: Final = tuple(count for kind in KINDS for count in kind.counts)
-"""What the gates need of finished requests."""
 
 
 def find(situation: Situation) -> tuple[Finding, ...]:

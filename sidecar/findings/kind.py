@@ -6,7 +6,6 @@ from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.request_count import RequestCount
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
 from sidecar.findings.situation import Situation
@@ -46,8 +45,8 @@ class FindingKind(Generic[AnyFinding]):
 
     ``code`` is the label value of ``specdec_finding``. ``gate`` gives the findings of the kind in a
     situation, mostly one or none. With a finding of a kind in ``unless``, none of this one is told:
-    the other explains the same loss. ``counts`` are what ``Situation.counts`` must have for the
-    gate. ``of_requests``: it follows from finished requests, and is unknown without them.
+    the other explains the same loss. ``of_requests``: it follows from finished requests, and is
+    unknown without them.
 
     ``explain`` puts a finding on a model into sentences. ``why`` and ``remedy`` are a few words for
     a cell of a dashboard, ``runbook`` is the alert whose runbook has the remedy's steps.
@@ -57,7 +56,6 @@ class FindingKind(Generic[AnyFinding]):
     gate: Callable[[Situation], Iterable[AnyFinding]]
     place: Place
     unless: tuple["FindingKind[Any]", ...] = ()
-    counts: tuple[RequestCount, ...] = ()
     of_requests: bool = False
     explain: Callable[[AnyFinding, ModelReport], Explanation]
     why: str

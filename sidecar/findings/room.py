@@ -6,6 +6,7 @@ from math import isnan
 from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
+from sidecar.analysis.engine.polled_load import waiting_for_capacity
 from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.methods import drafts_with_a_model, is_mtp
 from sidecar.engine.names import Gauge
@@ -128,8 +129,7 @@ def waiting_for_room(engine: EngineReport) -> float:
     if limit is not None and running >= limit:
         return 0.0
 
-    waiting = engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0)
-    return engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, waiting)
+    return waiting_for_capacity(engine.gauges)
 
 
 def _less_than_plain(model: ModelReport) -> float | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.request_count import RequestCount
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
 from sidecar.findings.group import AT_LAST, RUNBOOK, accepting_less
@@ -14,7 +13,6 @@ from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates, witho
 from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.findings.paste import verification
 from sidecar.findings.situation import Situation
-from sidecar.requests.messages import FinishedRequest
 from sidecar.requests.tables import Table
 from sidecar.wording.numbers import percent
 
@@ -50,21 +48,11 @@ def _loses(finding: LowerAcceptance, _worthwhile: float) -> bool:
     return finding.loses
 
 
-def _undrafted_tokens(request: FinishedRequest) -> int:
-    """What a structured request decoded without any draft; an answer of one token is not meant."""
-    if not request.structured or request.drafts:
-        return 0
-    return request.decoded_tokens
-
-
-UNDRAFTED_TOKENS: Final = RequestCount(_undrafted_tokens)
-
-
 def forbidden_drafts(situation: Situation) -> Iterator[ForbiddenDrafts]:
     """The finding, if structured output decoded much without a draft."""
     groups = situation.model.groups
     is_undrafted = any(part.without_drafts for part in groups if part.group == _STRUCTURED)
-    tokens = situation.counts.get(UNDRAFTED_TOKENS, 0)
+    tokens = situation.structured_undrafted
     if tokens < _ENOUGH_TOKENS or not is_undrafted:
         return
 
@@ -136,7 +124,6 @@ STRUCTURED_OUTPUT: Final = FindingKind(
     gate=structured_output,
     place=Place.PART,
     unless=(ONE_ENGINE,),
-    counts=(UNDRAFTED_TOKENS,),
     of_requests=True,
     explain=_structured_output,
     why="structured output loses",

@@ -42,7 +42,12 @@ class Group(BaseModel):
     """Frozen, without unknown keys; a key without a value counts as not set."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        # most groups are only ever validated as a part of all settings
+        defer_build=True,
     )
 
     @model_validator(mode="before")

@@ -7,7 +7,8 @@ model of Alertmanager on the situations of test_one_page.py.
 import sys
 from collections.abc import Iterator
 
-from sidecar.alerting.conditions import load_rules
+from scripts.alert_texts import alert_rules
+from sidecar.alerting.rule import filled
 from tests.alerts.notified import firing, notices, route_of
 from tests.alerts.test_one_page import OUTAGES, QUIET, Situation
 
@@ -54,9 +55,9 @@ def _is_of(alert: dict[str, str], notice) -> bool:
 
 
 def _title(alert: dict[str, str]) -> str:
-    rules = load_rules()
-    rule = rules.get(f"{alert['alertname']}/critical", rules[alert["alertname"]])
-    return f"{rule.text(rule.summary, alert, 0.0)} … First: {rule.first}"
+    rules = {(rule.name, rule.severity): rule for rule in alert_rules()}
+    rule = rules[alert["alertname"], "critical"]
+    return f"{filled(rule.summary, alert, 0.0)} … First: {rule.first}"
 
 
 if __name__ == "__main__":

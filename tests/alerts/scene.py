@@ -12,7 +12,8 @@ from urllib.parse import quote_plus
 
 import yaml
 
-from sidecar.alerting.conditions import load_rules
+from scripts.alert_texts import alert_rules
+from sidecar.alerting.rule import filled
 from tests.alerts.pods import DASHBOARDS, RUNBOOKS, SCRAPE
 
 RULES = Path(__file__).parents[2] / "alerts"
@@ -141,8 +142,8 @@ def _named(metric, /, **labels):
 
 def _expected(name, firing, scraped_as):
     """As promtool expects it, once for each way in which its pod is scraped."""
-    rules = _texts()
-    rule = rules.get(f"{name}/{firing.severity}", rules[name])
+    rules = [rule for rule in _texts() if rule.name == name]
+    rule = next((rule for rule in rules if rule.severity == firing.severity), rules[0])
     own = {
         name: firing.labels[name]
         for name in ("namespace", "job", "instance", "pod")
@@ -155,8 +156,8 @@ def _expected(name, firing, scraped_as):
         )
         variables = "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
         annotations = {
-            "summary": rule.text(rule.summary, labels, firing.value),
-            "description": rule.text(description, labels, firing.value),
+            "summary": filled(rule.summary, labels, firing.value),
+            "description": filled(description, labels, firing.value),
             **({"first": rule.first} if rule.first else {}),
             "runbook_url": f"{RUNBOOKS}/{name}.md",
             "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables}",
@@ -169,8 +170,8 @@ def _expected(name, firing, scraped_as):
 
 @cache
 def _texts():
-    """Of each alert, by name and severity; they take a second to read."""
-    return load_rules()
+    """Of each alert; they take a second to read."""
+    return tuple(alert_rules())
 
 
 @cache

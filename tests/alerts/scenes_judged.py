@@ -263,7 +263,7 @@ def acceptance_dropped():
 
 @scenes
 def remembered():
-    """The past of each rate; the push remembers the same (sidecar/alerting/past.py).
+    """The past of each rate; the sidecar remembers the same (analysis/drops.py).
 
     It knows the mean 0.757 of the whole one, which was idle for half an hour, and the others' to
     the last digit.

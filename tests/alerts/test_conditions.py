@@ -3,28 +3,26 @@
 The scenes are the same, without Prometheus.
 """
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
-from sidecar.alerting.conditions import (
-    NOT_PUSHED,
-    PUSHED,
-    Condition,
-    Rule,
-    Tracker,
-    conditions,
-    load_rules,
-)
-from sidecar.alerting.past import Past
+from scripts.alert_texts import NOT_PUSHED, TEXTS, alert_rules, texts_module
+from sidecar.alerting.context import context
+from sidecar.alerting.courses import Courses
+from sidecar.alerting.texts import RULES
+from sidecar.analysis.alerts import tells
+from sidecar.analysis.pod_alert import Alert, PodAlert, Severity
 from sidecar.findings.catalog import explanations
-from sidecar.settings import load_settings
-from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import answer
 from sidecar.wording.notes import model_notes
-from tests.alerts.pods import DAY, Pod
+from tests.alerts.pods import DAY, Pod, Sidecar
 from tests.alerts.scene import all_scenes
 from tests.alerts.vllm_pages import after
 from tests.analysis.analysis_tools import Server
 
+PUSHED = {alert.value for alert in Alert}
 ALIKE = [
     scene
     for scene in all_scenes()
@@ -34,22 +32,20 @@ ALIKE = [
 
 def fired(pod, minutes):
     """By minute, the alerts that a pod's push fires: rule, severity, labels and value."""
-    tracker, past, by_minute = Tracker(load_rules()), Past(), {}
-    thresholds = load_settings(None, pod.environment).thresholds
+    courses, by_minute = Courses(), {}
     for minute, sidecar in pod.scrapes():
         report = sidecar.report(minute)
-        past.observe(report)
-        found = conditions(report, past, thresholds, paged=tracker.paged())
-        courses = tracker.update(found, 60.0 * minute, 60.0 * minute)
+        seconds = 60.0 * minute
+        known = courses.update(report.alerts, seconds, seconds, tells=partial(tells, report))
         if pod.start + minute in minutes:
             by_minute[pod.start + minute] = {
                 (
-                    course.rule.name,
-                    course.rule.labels["severity"],
-                    labels,
-                    f"{course.condition.value:.3g}",
+                    course.alert.alert,
+                    course.alert.severity,
+                    frozenset(course.alert.labels.items()),
+                    f"{course.alert.value:.3g}",
                 )
-                for (_, labels), course in courses.items()
+                for course in known
                 if course.ended is None
             }
     return by_minute
@@ -59,7 +55,7 @@ def fired(pod, minutes):
 @pytest.mark.parametrize("scene", ALIKE, ids=lambda scene: f"{scene.alert}: {scene.name}")
 def test_the_push_fires_as_the_rules_do(scene):
     """With the same labels, severity and value, minute by minute."""
-    severity = load_rules()[scene.alert].labels["severity"]
+    severity = next(rule.severity for rule in alert_rules() if rule.name == scene.alert)
     for pod in scene.pods:
         if pod.gap:
             continue  # a new sidecar has forgotten what fired
@@ -76,7 +72,7 @@ def test_the_push_fires_as_the_rules_do(scene):
                     f"{firing.value if 'model_name' in firing.labels else 0:.3g}",
                 )
                 for firing in scene.firing(minute)
-                if firing in pod.firings and f"{scene.alert}/{firing.severity}" not in NOT_PUSHED
+                if firing in pod.firings and (scene.alert, firing.severity) not in NOT_PUSHED
             }
             assert {alert for alert in alerts if alert[0] == scene.alert} == expected, (
                 pod.own["instance"],
@@ -92,33 +88,40 @@ def test_each_alert_that_the_push_can_send_is_compared_in_a_scene():
     assert missing == set(), "add a scene without needs_prometheus, of less than a day"
 
 
-def test_each_alert_that_the_push_can_send_is_a_rule():
-    assert {rule for rule in PUSHED if rule not in load_rules()} == set()
+def test_what_the_push_says_is_what_the_rules_say():
+    assert TEXTS.read_text(encoding="utf-8") == texts_module(), "run scripts/docs"
+    assert {alert for alert, _ in RULES} == set(Alert)
 
 
-def at_once(report, past=None):
-    """The conditions that hold, without any past, at the default thresholds and without a delay."""
-    return list(conditions(report, past or Past(), Thresholds(), pace=0))
+def rules(report):
+    """The alerts that hold, with their severity."""
+    return {f"{one.alert}/{one.severity}" for one in report.alerts}
 
 
-def test_failed_polls_leave_conditions_on_models_in_force_for_a_minute():
+def test_failed_polls_leave_alerts_on_models_in_force_for_a_minute():
     pod = Pod("low", minutes=14).drafting(5, 0.3).failing(lambda number: number > 20)
-    reports = {minute: sidecar.report(minute) for minute, sidecar in pod.scrapes()}
-    rules = {
-        minute: {condition.rule for condition in at_once(report)}
-        for minute, report in reports.items()
-    }
-    assert rules[10] == {"SpecDecodeAcceptanceLow/warning"}
-    assert rules[11] == {"SpecDecodeAcceptanceLow/warning", "SpecDecodeVLLMDown"}
-    assert rules[12] == {"SpecDecodeVLLMDown"}
+    pod.environment["SPECDEC_ALERTING__PACE"] = "0"
+    held = {minute: rules(sidecar.report(minute)) for minute, sidecar in pod.scrapes()}
+    assert held[10] == {"SpecDecodeAcceptanceLow/warning"}
+    assert held[11] == {"SpecDecodeAcceptanceLow/warning", "SpecDecodeVLLMDown/critical"}
+    assert held[12] == {"SpecDecodeVLLMDown/critical"}
+
+
+def test_alerts_are_in_force_although_nobody_asked_while_the_poll_was_fresh():
+    """The direct push asks less often than the sidecar polls."""
+    pod = Pod("low", minutes=12).drafting(5, 0.3).failing(lambda number: number > 20)
+    sidecar = Sidecar(pod, 0)
+    for number in range(22):
+        sidecar.poll(number, number / 2)
+    assert rules(sidecar.report(11)) == {"SpecDecodeAcceptanceLow/warning"}
 
 
 def test_that_vllm_was_never_up_is_known_once_a_poll_has_failed():
     """Before that, nobody has asked it."""
-    vllm, past = Server(), Past()
-    past.observe(vllm.report())
-    assert at_once(vllm.report(), past) == []
-    assert [condition.rule for condition in at_once(vllm.fail(), past)] == ["SpecDecodeVLLMNeverUp"]
+    vllm = Server(alerting={"pace": 0})
+    assert vllm.report().alerts == ()
+    vllm.fail()
+    assert rules(vllm.report(later=1)) == {"SpecDecodeVLLMNeverUp/warning"}
 
 
 def test_the_context_is_what_the_status_page_says():
@@ -127,39 +130,44 @@ def test_the_context_is_what_the_status_page_says():
     *_, (minute, sidecar) = pod.scrapes()
     report = sidecar.report(minute)
     shown, (note,) = answer(report), model_notes(report.models[0])
-    for condition in at_once(report):
-        assert condition.context == f"{shown.text} {shown.why}\n{note}"
-        assert "22% at T 1+" in condition.context
+    for alert in report.alerts:
+        said = context(report, alert)
+        assert said == f"{shown.text} {shown.why}\n{note}"
+        assert "22% at T 1+" in said
 
 
 def test_the_context_of_broken_replies_is_about_replies():
     """The acceptance rate looks better than it is, and means nothing to who is told this."""
     pod = Pod("loops", minutes=52).drafting(8, 0.7).finishing(0.7).looping(after(40, 0, 0.4))
     *_, (minute, sidecar) = pod.scrapes()
-    (condition,) = at_once(sidecar.report(minute))
+    report = sidecar.report(minute)
+    (alert,) = report.alerts
+    said = context(report, alert)
 
-    assert condition.rule == "SpecDecodeOutputWorse"
-    assert "replies at temperature 0 (2% on this pod before) repeat" in condition.context
-    assert "accept" not in condition.context
+    assert alert.alert is Alert.OUTPUT_WORSE
+    assert "replies at temperature 0 (2% on this pod before) repeat" in said
+    assert "accept" not in said
 
 
 def test_the_context_has_the_first_finding_and_its_remedy():
     *_, (minute, sidecar) = Pod("low", minutes=12).drafting(5, 0.3).timed(0.9).scrapes()
     report = sidecar.report(minute)
     finding, *_ = explanations(report.models[0])
-    for condition in at_once(report):
-        assert f"\nWhy: {finding.what} {finding.remedy}" in condition.context
+    assert report.alerts
+    for alert in report.alerts:
+        assert f"\nWhy: {finding.what} {finding.remedy}" in context(report, alert)
     assert "--speculative-config" in finding.remedy
 
 
 def at_temperatures(pod):
-    """By minute, whether the push's condition on a low rate at a temperature holds."""
-    past, holds = Past(), {}
+    """By minute, whether the push goes on with the alert on a low rate at a temperature."""
+    courses, holds = Courses(pace=0), {}
     for minute, sidecar in pod.scrapes(pod.poll):
         report = sidecar.report(minute)
-        past.observe(report)
-        rules = {condition.rule for condition in at_once(report, past)}
-        holds[minute] = "SpecDecodeAcceptanceLowAtTemperature" in rules
+        now = 60 * minute
+        known = courses.update(report.alerts, now, now, tells=partial(tells, report))
+        held = {one.alert.alert for one in known if one.ended is None}
+        holds[minute] = Alert.LOW_AT_TEMPERATURE in held
     return holds
 
 
@@ -187,18 +195,22 @@ def test_a_temperature_that_has_gone_is_remembered_for_six_minutes():
 
 
 WALL = 1_700_000_000.0
-SEVERITIES = {
-    key: Rule("Name", {"severity": severity}, 10, 5, "", "")
-    for key, severity in (("Name", "warning"), ("Name/info", "info"))
-}
-HOLDS = "Name"
+INFO, WARNING = Severity.INFO, Severity.WARNING
+HOLDS = WARNING
 
 
-def courses(tracker, now, rule=None):
-    """(start, end) of each alert after an update at ``now``, when ``rule`` holds, or nothing."""
-    holds = [Condition(rule, {"model_name": "m"}, 0.5)] if rule else []
-    updated = tracker.update(holds, now, WALL + now).values()
-    return [(course.started - WALL, course.ended and course.ended - WALL) for course in updated]
+def updated(courses, now, severity=None):
+    """(start, end) of each alert after an update at ``now``, when one holds, or nothing."""
+    alert = PodAlert(alert=Alert.LOW, severity=severity, model_name="m", value=0.5)
+    found = courses.update([alert] if severity else [], now, WALL + now)
+    return [(course.started - WALL, course.ended and course.ended - WALL) for course in found]
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Each alert waits for 10 s, and outlasts its condition by 5 s."""
+    times = {key: replace(rule, wait=10.0, keep=5.0) for key, rule in RULES.items()}
+    monkeypatch.setattr("sidecar.alerting.courses.RULES", times)
 
 
 @pytest.mark.parametrize(
@@ -221,11 +233,52 @@ def courses(tracker, now, rule=None):
              (30, None, [(20, 30)])]),
         # One name with two severities is two alerts, as in Prometheus: what was information must
         # hold for its whole time before it pages.
-        (1, [(0, "Name/info", []), (100, "Name/info", [(100, None)]), (104, HOLDS, [(100, None)]),
+        (1, [(0, INFO, []), (100, INFO, [(100, None)]), (104, HOLDS, [(100, None)]),
              (105, HOLDS, [(100, 105)]), (114, HOLDS, [(100, 105), (114, None)])]),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("short")
 def test_an_alert_waits_fires_lasts_and_ends(pace, updates):
-    tracker = Tracker(SEVERITIES, pace)
-    for now, rule, expected in updates:
-        assert courses(tracker, now, rule) == expected, now
+    courses = Courses(pace)
+    for now, severity, expected in updates:
+        assert updated(courses, now, severity) == expected, now
+
+
+CRITICAL = Severity.CRITICAL
+
+
+def about(alert, severity=CRITICAL, **more):
+    return PodAlert(alert=alert, severity=severity, model_name="m", value=0.3, **more)
+
+
+def pages(courses, now, *alerts):
+    """The alerts that fire after an update at ``now``, by name and severity."""
+    found = courses.update(alerts, now, now)
+    return {(one.alert.alert, one.alert.severity) for one in found if one.ended is None}
+
+
+def test_one_cause_has_one_page_which_stays_it():
+    """Whatever else becomes known; the first of several that begin at once is it."""
+    low, slower = about(Alert.LOW), about(Alert.SLOWER)
+    collapsed = about(Alert.COLLAPSED)
+    courses = Courses(pace=0)
+
+    assert pages(courses, 0, slower) == {(Alert.SLOWER, CRITICAL)}
+    assert pages(courses, 1, collapsed, slower) == {(Alert.SLOWER, CRITICAL)}
+    assert pages(courses, 2, collapsed, low) == set()  # it ends, and then another may begin
+    assert pages(courses, 3, collapsed, low) == {(Alert.COLLAPSED, CRITICAL)}
+
+
+def test_a_page_on_a_low_rate_goes_on_while_the_rate_loses():
+    """Once the fall is part of its past, or a time is known, the rate is still the same."""
+    unmeasured = about(Alert.LOW, WARNING, keeps_page=True)
+    measured = about(Alert.LOW, INFO, keeps_page=True)
+    gains = about(Alert.LOW, INFO)
+    courses = Courses(pace=0)
+
+    assert pages(courses, 0, about(Alert.LOW)) == {(Alert.LOW, CRITICAL)}
+    assert pages(courses, 1, unmeasured) == {(Alert.LOW, CRITICAL)}
+    both = {(Alert.LOW, CRITICAL), (Alert.LOW, INFO)}
+    assert pages(courses, 2, about(Alert.SLOWER), measured) == both
+    assert pages(courses, 3, gains) == {(Alert.LOW, INFO)}
+    assert pages(courses, 4, unmeasured) == {(Alert.LOW, WARNING)}

@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from sidecar.alerting.conditions import load_rules
+from scripts.alert_texts import alert_rules
+from sidecar.alerting.rule import filled
 from sidecar.settings.groups import NOT_SETTINGS, Thresholds, keys, variable
 from tests.alerts.notified import CONFIG, configuration, matches
 from tests.alerts.scene import RULES, assert_valid
@@ -18,7 +19,7 @@ PANELS = {
     for path in (RULES.parent / "dashboards").glob("specdec-*.json")
     for title in re.findall(r'^ +"title": "(.+)"', path.read_text(), re.MULTILINE)
 }
-ALERTS = list(load_rules().values())
+ALERTS = list(alert_rules())
 MORE = ["What it means", "Check first"]
 LED_TO = "Findings that lead here"
 
@@ -87,16 +88,9 @@ def test_the_readme_shows_a_notification_as_it_is_sent():
         for alert in ALERTS
         if alert.name == "SpecDecodeAcceptanceLow" and alert.labels["severity"] == "critical"
     )
-    values = {
-        "{{ $labels.model_name }}": "qwen3-8b",
-        "{{ $labels.instance }}": "10.4.7.21:9911",
-        "{{ $value | humanizePercentage }}": "39.6%",
-    }
-    summary = critical.summary
-    description = critical.description
-    for template, value in values.items():
-        summary = summary.replace(template, value)
-        description = description.replace(template, value)
+    labels = {"model_name": "qwen3-8b", "instance": "10.4.7.21:9911"}
+    summary = filled(critical.summary, labels, 0.396)
+    description = filled(critical.description, labels, 0.396)
 
     assert f"{summary} since 03:12 UTC, llm/vllm-7d9c4bf6c5-x2x9z. First: {critical.first}" in page
     assert " ".join(description.split()) in page
@@ -220,14 +214,14 @@ def test_a_page_says_what_where_since_when_and_what_to_do_in_120_characters(
     The labels are those that the alert has.
     """
     labels = {"alertname": alert.name, **alert.labels, "cluster": "eu", "namespace": "llm"}
-    of_pod = "$labels.instance" in alert.description
+    of_pod = "{instance}" in alert.description
     if of_pod:
         labels |= {"pod": pod, "instance": "10.4.7.21:9911"}
     if "model_name" in alert.summary:
         labels["model_name"] = model
     annotations = {
-        "summary": alert.text(alert.summary, labels, 0.4),
-        "description": alert.text(alert.description, labels, 0.4),
+        "summary": filled(alert.summary, labels, 0.4),
+        "description": filled(alert.description, labels, 0.4),
         "first": alert.first,
     }
     title, text = rendered(tmp_path, annotations=annotations, **labels)

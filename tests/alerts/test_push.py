@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 from datetime import datetime
 
 import aiohttp
@@ -11,18 +12,20 @@ from aiohttp import web
 from structlog.testing import CapturingLogger
 
 from sidecar.alerting.push import Push
+from sidecar.analysis.alerts import model_alerts
 from sidecar.analysis.judgement import Verdict
 from sidecar.log import StateLog
 from sidecar.settings import load_settings
+from sidecar.settings.groups import Thresholds
 from tests.export import reports
 
 WALL = 1_700_000_000.0
 
 
 def of(verdict, rate):
-    return reports.report(
-        reports.model(name="m", engines=(), judgement=reports.judgement(verdict, rate))
-    )
+    model = reports.model(name="m", engines=(), judgement=reports.judgement(verdict, rate))
+    alerts = model_alerts(model, Thresholds(), has_dropped=False)
+    return replace(reports.report(model), alerts=tuple(alerts))
 
 
 LOW, FINE = of(Verdict.NET_NEGATIVE, 0.4), of(Verdict.NET_POSITIVE, 0.9)

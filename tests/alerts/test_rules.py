@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from sidecar.alerting.conditions import NO_ANSWER, conditions, load_rules
-from sidecar.alerting.past import Past
+from scripts.alert_texts import alert_rules
+from sidecar.analysis.alerts import NO_ANSWER
 from sidecar.errors import NoVllmMetrics
 from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds
@@ -237,8 +237,8 @@ def test_engines_that_pay_by_time_get_no_more_than_information_on_their_low_acce
     pod.timed(1.3).timed(1.3, engine="1").plain("up", (120, 1))
     is_silent(tmp_path, "engines that pay", [pod], reads=("SpecDecodeAcceptanceLow",))
     *_, (minute, sidecar) = pod.scrapes()
-    found = conditions(sidecar.report(minute), Past(), Thresholds())
-    assert [condition.rule for condition in found] == ["SpecDecodeAcceptanceLow/info"]
+    (found,) = sidecar.report(minute).alerts
+    assert (found.alert, found.severity) == ("SpecDecodeAcceptanceLow", "info")
 
 
 @pytest.mark.servers
@@ -252,7 +252,7 @@ def test_an_alert_on_a_verdict_says_by_how_much_it_outlasts_its_threshold():
 
     A text that says "below the threshold" would then be wrong.
     """
-    said = [rule.description for rule in load_rules().values()]
+    said = [rule.description for rule in alert_rules()]
     certain = [text for text in said if "once it is certain to be above it" in text]
     assert len(certain) == 3
     assert all("below" not in description for description in certain)

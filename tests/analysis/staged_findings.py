@@ -10,12 +10,11 @@ from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.names import Gauge
-from sidecar.findings.catalog import COUNTS, find
+from sidecar.findings.catalog import find
 from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.baselines import PlainCache
 from sidecar.settings.groups import Thresholds
-from tests.analysis.analysis_tools import finished
 from tests.export.reports import (
     difference,
     engine,
@@ -78,27 +77,19 @@ def pod(
     )
 
 
-def found(report, sampling=None, requests=()):
-    """The findings on a model; ``sampling`` is as in ``Situation``.
-
-    ``requests`` have finished in the window: what the rules count of them is counted here.
-    """
+def found(report, sampling=None, structured_undrafted=0):
+    """The findings on a model; the others are as in ``Situation``."""
     situation = Situation(
         model=report,
         sampling=sampling or {},
-        counts=counted(requests),
+        structured_undrafted=structured_undrafted,
         thresholds=Thresholds(),
     )
     return find(situation)
 
 
-def counted(requests):
-    """Each of the rules' numbers, over these requests."""
-    return {count: sum(count.of(request) for request in requests) for count in COUNTS}
-
-
-def codes(report, sampling=None, requests=()):
-    return [finding.code for finding in found(report, sampling, requests)]
+def codes(report, sampling=None, structured_undrafted=0):
+    return [finding.code for finding in found(report, sampling, structured_undrafted)]
 
 
 def undrafted(tokens=5000.0, **speculation):
@@ -187,22 +178,20 @@ def ending(name, share, usual):
 class Staged:
     """A cause that is staged: what is found is this ``code`` alone.
 
-    ``sampling`` and ``requests`` are as in ``found``.
+    The others are as in ``found``.
     """
 
     code: str
     report: ModelReport
     sampling: dict = field(default_factory=dict)
-    requests: tuple = ()
+    structured_undrafted: int = 0
 
     @property
     def findings(self):
-        return found(self.report, self.sampling, self.requests)
+        return found(self.report, self.sampling, self.structured_undrafted)
 
 
-WITHOUT_DRAFTS = finished(
-    structured=True, drafts=0, draft_tokens=0, accepted_tokens=0, output_tokens=200_001
-)
+FORBIDDEN = 200_000
 STRUCTURED_WITHOUT_DRAFTS = group("output", "structured", without_drafts=True)
 DROPS_A_BLOCK = Configuration(drops_cache_block=True)
 PREEMPTING = CacheWindow(40, 4000, 4000, 4000, 2000, 2)
@@ -227,7 +216,7 @@ STAGED = [
     Staged(
         "structured_output",
         pod(groups=(STRUCTURED_WITHOUT_DRAFTS,)),
-        requests=(WITHOUT_DRAFTS,),
+        structured_undrafted=FORBIDDEN,
     ),
     Staged("adapter", pod(groups=low("adapter", "legal"))),
     Staged("sampling", pod(groups=low("sampling", "penalties"))),

@@ -10,8 +10,8 @@ from html import unescape
 
 import pytest
 
-from sidecar.alerting.conditions import conditions
-from sidecar.alerting.past import Past
+from sidecar.alerting.context import context
+from sidecar.analysis.alerts import model_alerts
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.evidence import Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.speed.steps import StepCosts
@@ -150,10 +150,8 @@ def said(pod):
     tree = report(judged_model(pod))
     page = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", content(shown(tree)))))
     printed = " ".join(status_lines(status(shown(tree)), "URL")).replace("`", "")
-    past = Past()
-    past.observe(tree)
-    pushed = conditions(tree, past, Thresholds())
-    contexts = [one.context.replace("`", "") for one in pushed if one.context]
+    pushed = model_alerts(tree.models[0], Thresholds(), has_dropped=False)
+    contexts = [context(tree, one).replace("`", "") for one in pushed]
     return page, printed, contexts[0] if contexts else ""
 
 

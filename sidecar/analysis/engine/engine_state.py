@@ -239,15 +239,6 @@ class EngineState:
         return self.latest is not None and Counter.DRAFTS in self.latest.counters
 
     @property
-    def waiting(self) -> float:
-        """Requests that wait for capacity.
-
-        vLLM before 0.20 does not say what they wait for, so all that wait.
-        """
-        gauges = self.latest.gauges if self.latest is not None else {}
-        return gauges.get(Gauge.WAITING_FOR_CAPACITY, gauges.get(Gauge.REQUESTS_WAITING, 0.0))
-
-    @property
     def running(self) -> float:
         """Requests that were running at the last poll."""
         return self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest else 0.0

@@ -187,6 +187,11 @@ class HealthWatch:
         """Whether an engine may be stalled soon, so that vLLM should be asked if it is paused."""
         return bool(self._standing_still(self._deny_seconds))
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether an engine was stalled at the last good poll."""
+        return bool(self._stalled())
+
     def apply(self, settings: EngineHealth) -> None:
         """Judges by these settings from the next poll on."""
         self._settings = settings

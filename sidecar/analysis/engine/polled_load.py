@@ -39,10 +39,8 @@ class PolledLoadWindow:
         running = gauges.get(Gauge.REQUESTS_RUNNING)
         in_line = gauges.get(Gauge.REQUESTS_WAITING, 0.0)
         if running is not None and running + in_line > 0:
-            # Where vLLM does not say what they wait for, all that wait.
-            waits = gauges.get(Gauge.WAITING_FOR_CAPACITY, in_line) > 0
             self._running.add(at, [running])
-            self._queued.add(at, [1.0 if waits else 0.0])
+            self._queued.add(at, [1.0 if waiting_for_capacity(gauges) > 0 else 0.0])
 
             usage = gauges.get(Gauge.KV_CACHE_USAGE)
             if usage is not None:
@@ -62,3 +60,11 @@ class PolledLoadWindow:
             queued=self._queued.ordered().mean,
             kv_cache_high=quantile(self._usage.ordered(), 0.95),
         )
+
+
+def waiting_for_capacity(gauges: Mapping[Gauge, float]) -> float:
+    """Requests that wait for capacity.
+
+    vLLM before 0.20 does not say what they wait for, so all that wait.
+    """
+    return gauges.get(Gauge.WAITING_FOR_CAPACITY, gauges.get(Gauge.REQUESTS_WAITING, 0.0))

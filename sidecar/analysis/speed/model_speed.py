@@ -117,7 +117,8 @@ class ModelSpeed:
             clock.append((found, known))
             self.loads.add(found)
 
-        self._clock.add(start, at, clock)
+        if self.curve is not None:  # else nothing is compared with plain times
+            self._clock.add(start, at, clock)
 
     def _plain(self, steps: Steps) -> PlainTime | Withheld:
         if self.curve is None:

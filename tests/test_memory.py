@@ -1,0 +1,56 @@
+"""What a running sidecar does not load, since it would be memory for nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.http.certificates import Authority
+
+STARTED = """
+import os, sys
+from sidecar.memory import load_aiohttp
+load_aiohttp()
+import sidecar.commands.run
+from aiohttp import connector
+from sidecar.tls import verifying
+
+print(connector._SSL_CONTEXT_VERIFIED.cert_store_stats()["x509"])
+print(verifying().cert_store_stats()["x509"])
+print(os.environ.get("SSL_CERT_FILE"))
+print(*sys.modules)
+"""
+
+
+def started(**environment):
+    """The certificates of aiohttp and of our own clients, the variable for them, the modules."""
+    base = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED],
+        env=base | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    aiohttps, ours, variable, modules = done.stdout.splitlines()
+    return int(aiohttps), int(ours), variable, set(modules.split())
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_certificates_are_loaded_by_the_clients_that_verify_and_once_for_each(given, tmp_path):
+    """Whatever file of them the environment names."""
+    authority = Authority(tmp_path)
+    environment = {"SSL_CERT_FILE": str(authority.certificate)} if given else {}
+    aiohttps, ours, variable, _ = started(**environment)
+
+    assert aiohttps == 0
+    assert variable == environment.get("SSL_CERT_FILE", "None")
+    assert ours == 1 or not given
+
+
+def test_what_only_commands_or_files_need_is_not_loaded():
+    *_, modules = started()
+
+    needless = {"yaml", "sidecar.recording.recording", "sidecar.demo.server"}
+    assert modules & needless == set()

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from sidecar.errors import SettingsError
 from sidecar.log import redacted
@@ -49,6 +50,17 @@ _ASCENDING: Final = (
     ("thresholds.speedup_net_negative", "thresholds.speedup_net_positive"),
     ("thresholds.acceptance_fewer_tokens", "thresholds.acceptance_more_tokens"),
 )
+
+
+class _Environment(BaseSettings, Settings):
+    """The settings as variables."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        # json_text decodes, so that bad JSON is reported with all other errors
+        enable_decoding=False,
+    )
 
 
 def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
@@ -204,16 +216,18 @@ def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, 
 
     A group that is no mapping in the file stays, to be reported.
     """
-    merged = dict(file)
-    for key, text in variables.items():
-        group, _, name = key.rpartition(".")
-        if not group:
-            merged[name] = text
-            continue
+    source = EnvSettingsSource(_Environment)
+    # Not those of the process.
+    source.env_vars = {variable(key).lower(): text for key, text in variables.items()}
 
-        below = merged.get(group)
-        if below is None or isinstance(below, dict):
-            merged[group] = {**(below or {}), name: text}
+    merged = dict(file)
+    for name, value in source().items():
+        below = merged.get(name)
+        if not isinstance(value, dict):
+            merged[name] = value
+        elif below is None or isinstance(below, dict):
+            merged[name] = (below or {}) | value
+
     return merged
 
 

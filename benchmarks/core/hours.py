@@ -6,14 +6,9 @@ Prints resident MiB after each hour, as JSON.
 import json
 import os
 import sys
-from importlib import import_module
-
-from prometheus_client import generate_latest
 
 from benchmarks.core.pages import real_page, with_engines
 from benchmarks.core.process import rss_mib
-from benchmarks.core.product import Product
-from sidecar.export.exporter import Families, families
 from sidecar.memory import load_aiohttp
 
 _HOUR = 3600
@@ -21,8 +16,14 @@ _SCRAPE = 15  # polls
 
 
 def main(engines: int) -> None:
-    load_aiohttp()  # as the command line does
-    import_module("sidecar.commands.run")  # everything that a running sidecar imports
+    load_aiohttp()  # before anything that imports it, as the command line does
+    from prometheus_client import generate_latest  # noqa: PLC0415 - see above
+
+    import sidecar.commands.run  # noqa: PLC0415 - everything that a running sidecar imports
+    from benchmarks.core.product import Product  # noqa: PLC0415 - see above
+    from sidecar.export.exporter import Families, families  # noqa: PLC0415 - see above
+
+    assert sidecar.commands.run
     product = Product(with_engines(real_page(), engines))
     resident = []
     for _ in range(2 * _HOUR):

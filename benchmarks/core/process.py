@@ -125,7 +125,7 @@ def _parse_seconds(text: str) -> float:
 
 def memory_rows() -> Iterator[Row]:
     """Resident memory after one and two hours' worth of polls, for one engine and for eight."""
-    for engines, most in ((1, 60), (8, 68)):
+    for engines, most in ((1, 64), (8, 72)):
         with started("-m", "benchmarks.core.hours", str(engines)) as process:
             assert process.stdout is not None
             first, second = json.loads(process.stdout.readline())

@@ -22,7 +22,7 @@ class EngineLives:
     """The lives of one engine that are not another vLLM's, as far as anything tells.
 
     The one that is connected is the engine now. If several are, nobody knows which of them is, and
-    none counts meanwhile.
+    nothing is shown meanwhile.
     """
 
     def __init__(self, key: EngineKey, lives: Sequence[Life]) -> None:

@@ -16,15 +16,16 @@ from typing import Final
 from sidecar.analysis.split.comparison import Comparison, Totals
 from sidecar.analysis.split.standing import Event, Standing
 
-_SPAN: Final = 300.0  # seconds over which growth is compared, at most, for a life that counts
+# Seconds over which growth is compared, for a life that counts; and up to a mark more.
+_SPAN: Final = 300.0
 _MARK_EVERY: Final = 60.0
 _MOST_MARKS: Final = 64
 ENOUGH: Final = 100  # drafts, or tokens where nothing is drafted, that vLLM counted in a growth
 # Of the growth, how much may be unknown where it confirms a life. Without a limit, the reports at
 # both ends let a neighbour at half or twice the rate agree for a while.
 _UNKNOWN: Final = 0.5
-# Reports over which one that waits agrees if the API server keeps up: how late it counts would
-# hide too much of less.
+# Reports over which one that waits agrees if the API server keeps up. Over fewer, what that server
+# has not counted yet is too large a part.
 _SOON: Final = 4
 # Seconds for which the growth may be outside, and after which the next report is overdue.
 PATIENCE: Final = 30.0
@@ -157,7 +158,7 @@ class Growth:
     def _take_poll(self, poll: _Mark, *, has_all: bool) -> _Mark | None:
         """Takes in a poll; returns the one since which growth is compared.
 
-        Of a life that has fallen silent at once, since its first poll.
+        That of a life that fell silent at once is compared since its first poll.
         """
         self._note_mark(self._closed)
         first, told = self._open, poll.compared.most

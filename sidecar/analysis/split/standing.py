@@ -30,8 +30,10 @@ class Event(StrEnum):
     """What a good poll, or a hello, says of a life."""
 
     # By the ids on vLLM's page and in the hello:
-    IS_OURS = "is_ours"  # its server is on the page, and it alone is connected as its engine
-    IS_ANOTHERS = "is_anothers"  # it is not, or that of another life of the same engine is
+    # Its server is on the page, and no other life of its engine is, or was, connected beside it.
+    IS_OURS = "is_ours"
+    # Its server is not on the page; or it names none, and another life of its engine does.
+    IS_ANOTHERS = "is_anothers"
     # By the growth of its totals beside that of vLLM's counters (``growth.py``):
     AGREED = "agreed"  # over enough drafts to tell
     CAUGHT_UP = "caught_up"  # its latest report has what was missing

@@ -19,7 +19,7 @@ run: ## the sidecar beside your own vLLM: make run SPECDEC_VLLM_URL=http://127.0
 	@scripts/setup runtime
 	@$(BIN)/specdec-sidecar run
 
-test: ## run the tests of everything that must hold (3 minutes)
+test: ## run the tests of everything that must hold (three to five minutes)
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not lab and not slow and not measured" $(ARGS)

@@ -190,8 +190,7 @@ class EngineHealth(Group):
     """
 
     stalled_after: Duration = Field(120.0, ge=10, le=3600)
-    """requests run, or none runs and some wait for room, and nothing moves for this long: it is
-    stalled"""
+    """requests run and nothing moves for this long: the engine is stalled"""
     collapsed_after: Annotated[Duration, Field(ge=60, le=86400)] | None = None
     """hardly any draft token is accepted for this long; not set: a collapse alone asks for no
     restart"""

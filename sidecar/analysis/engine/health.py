@@ -24,15 +24,12 @@ _MOST_DENIED: Final = 30.0
 _FIRST_TOKEN: Final = 300.0
 # Two polls that are so many planned intervals apart have missed something in between.
 _MISSED: Final = 1.5
-# Earlier releases of vLLM count a lookup at each round in which a request finds no room.
-_LOOKUPS: Final = frozenset({Counter.PREFIX_CACHE_QUERIES, Counter.PREFIX_CACHE_HITS})
 
 
 class Ailment(StrEnum):
     """What is wrong with an engine; in ``specdec_engine_healthy`` the label ``reason``."""
 
-    # Requests run or are blocked, or a probe is out, and nothing moves for ``stalled_after``.
-    STALLED = "stalled"
+    STALLED = "stalled"  # requests run or a probe is out, and nothing moves for ``stalled_after``
     COLLAPSED = "collapsed"  # hardly any draft token has been accepted for ``collapsed_after``
 
 
@@ -45,10 +42,8 @@ class Vitals:
     token before the first output. ``is_awake`` is None where vLLM does not say. ``is_told`` is
     False on a page of several processes: there, a gauge may keep the value that the process had
     which last heard from the engine. ``has_generated`` is whether there was output since vLLM's
-    start. ``has_collapsed`` is None while too little is drafted to tell. ``is_blocked`` is whether
-    requests wait for capacity while none runs that could free any (vLLM issues 45388, 53130 and
-    57841). ``is_probed`` is whether it owes an answer to the sidecar's own request, while no engine
-    of this vLLM has other work.
+    start. ``has_collapsed`` is None while too little is drafted to tell. ``is_probed`` is whether
+    it owes an answer to the sidecar's own request, while no engine of this vLLM has other work.
     """
 
     key: EngineKey
@@ -59,41 +54,30 @@ class Vitals:
     is_told: bool
     has_generated: bool
     has_collapsed: bool | None
-    is_blocked: bool = False
     is_probed: bool = False
 
 
 def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool | None) -> Vitals:
     """Those of an engine on the last page; ``heartbeat`` as in ``EngineView``.
 
-    Waiting requests are no sign of life: clients go on sending to an engine that hangs. Nor are
-    those that vLLM has deferred a sign of a hang: they may wait for another server, such as that
-    which has their KV cache.
+    Waiting requests are no sign of life: clients go on sending to an engine that hangs.
     """
     page = state.latest
     gauges = page.gauges if page is not None else {}
     counters = page.counters if page is not None else {}
-    running = gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
-    is_blocked = not running and gauges.get(Gauge.WAITING_FOR_CAPACITY, 0.0) > 0
-    counting = {name: value for name, value in counters.items() if name not in _LOOKUPS}
     is_awake = None
     if Gauge.AWAKE in gauges:
         is_awake = gauges[Gauge.AWAKE] > 0
 
     return Vitals(
         key=state.key,
-        running=running,
+        running=gauges.get(Gauge.REQUESTS_RUNNING, 0.0),
         waiting=gauges.get(Gauge.REQUESTS_WAITING, 0.0),
-        moving=(
-            *(counting if is_blocked else counters).values(),
-            gauges.get(Gauge.KV_CACHE_USAGE),
-            heartbeat,
-        ),
+        moving=(*counters.values(), gauges.get(Gauge.KV_CACHE_USAGE), heartbeat),
         is_awake=is_awake,
         is_told=Limitation.SEVERAL_PROCESSES not in state.limitations,
         has_generated=counters.get(Counter.GENERATION_TOKENS, 0.0) > 0,
         has_collapsed=has_collapsed,
-        is_blocked=is_blocked,
     )
 
 
@@ -160,10 +144,9 @@ class _Stillness:
 
     @property
     def is_working(self) -> bool:
-        """Whether something should move: it has work that it could do, and is not asleep."""
-        vitals = self.vitals
-        has_work = vitals.running > 0 or vitals.is_blocked or vitals.is_probed
-        return has_work and vitals.is_awake is not False
+        """Whether it has running requests, or owes an answer to a probe, and is not asleep."""
+        has_work = self.vitals.running > 0 or self.vitals.is_probed
+        return has_work and self.vitals.is_awake is not False
 
 
 class HealthWatch:
@@ -293,7 +276,8 @@ class HealthWatch:
             if not still.vitals.has_generated:
                 seconds = longest_still(self._settings)
             if still.is_working and self._polled - still.since >= seconds - before:
-                found.append(Ailing(key, Ailment.STALLED, still.since, still.vitals.is_probed))
+                is_probed = not still.vitals.running
+                found.append(Ailing(key, Ailment.STALLED, still.since, is_probed))
         return found
 
     def _stalled(self) -> list[Ailing]:

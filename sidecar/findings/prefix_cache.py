@@ -1,7 +1,4 @@
-"""``prefix_cache``: the draft costs prefix-cache hits.
-
-vLLM computes the last block of each hit again for it, or finds nothing at all while it speculates.
-"""
+"""``prefix_cache``: vLLM computes the last block of each prefix-cache hit again for the draft."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +6,7 @@ from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
 from sidecar.analysis.report import EngineReport, ModelReport
-from sidecar.engine.methods import drafts_with_a_model, drops_last_block
+from sidecar.engine.methods import drops_last_block
 from sidecar.findings.explanation import Explanation, speculation_of
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
@@ -20,31 +17,24 @@ from sidecar.wording.numbers import percent
 
 _CODE: Final = "prefix_cache"
 _DROPPED: Final = 0.05  # share of the prompt tokens from which on dropped blocks matter
-_NOTHING: Final = 0.005  # share that is found, below which nothing is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixCache(Finding):
-    """The share of the prompt tokens that is found, and what it would be at most, 0 to 1.
-
-    ``block_tokens`` are those of the block that is dropped of each hit. None: nothing is found,
-    where the baseline found ``hit_ratio_at_most``.
-    """
+    """The share of the prompt tokens that is found, and what it would be at most, 0 to 1."""
 
     code: str = field(default=_CODE, init=False)
     hit_ratio: float
     hit_ratio_at_most: float
-    block_tokens: int | None
+    block_tokens: int
 
 
 def prefix_cache(situation: Situation) -> Iterator[PrefixCache]:
-    """The finding, if nothing is found or dropped blocks are a large part of what is looked up.
+    """The finding, if the dropped blocks are a large part of what requests look up.
 
     How many requests hit is not known: at most all, and no more than blocks were found. A hit of
     one block is lost.
     """
-    yield from _nothing_found(situation)
-
     engines = [engine for engine in situation.model.engines if _drops(engine)]
     cache = sum_caches(engine.cache for engine in engines)
     ratio = cache.hit_ratio
@@ -60,29 +50,6 @@ def prefix_cache(situation: Situation) -> Iterator[PrefixCache]:
         hit_ratio=ratio,
         hit_ratio_at_most=ratio + dropped,
         block_tokens=max(engine.kv_cache_block_tokens for engine in engines),
-    )
-
-
-def _nothing_found(situation: Situation) -> Iterator[PrefixCache]:
-    """The finding, if no request finds anything although it did in the baseline."""
-    model = situation.model
-    plain = model.plain_cache.hit_ratio if model.plain_cache is not None else None
-    cache = sum_caches(engine.cache for engine in model.engines if _may_find(engine))
-    ratio = cache.hit_ratio
-    if plain is None or ratio is None or cache.requests < situation.thresholds.min_requests:
-        return
-
-    if ratio < _NOTHING and plain >= _DROPPED:
-        yield PrefixCache(hit_ratio=ratio, hit_ratio_at_most=plain, block_tokens=None)
-
-
-def _may_find(engine: EngineReport) -> bool:
-    """Whether it looks prompts up, and drafts with a model, of which the cache holds states too."""
-    speculation = engine.speculation
-    return (
-        speculation is not None
-        and drafts_with_a_model(speculation.method)
-        and engine.configuration.prefix_caching is not False
     )
 
 
@@ -115,9 +82,6 @@ _CANNOT_KEEP: Final = "Upgrade to vLLM 0.33, which keeps the block, or make shar
 
 
 def _prefix_cache(finding: PrefixCache, model: ModelReport) -> Explanation:
-    if finding.block_tokens is None:
-        return _nothing_is_found(finding, model)
-
     speculation = speculation_of(model)
     remedy, config = _keep_block(speculation)
     method = speculation.method or "an unknown method"
@@ -140,28 +104,6 @@ def _prefix_cache(finding: PrefixCache, model: ModelReport) -> Explanation:
     )
 
 
-def _nothing_is_found(finding: PrefixCache, model: ModelReport) -> Explanation:
-    return Explanation(
-        code=finding.code,
-        what=(
-            "No prompt tokens are found in the prefix cache; without speculation, the baseline"
-            f" found {percent(finding.hit_ratio_at_most)}. Unless prompts share less now, vLLM"
-            " reuses no prefix while it speculates, as with some drafts of hybrid models (vLLM"
-            " issues 54360 and 57032): at its start, its log then says that no KV cache group"
-            " could be identified as the draft model's."
-        ),
-        remedy=(
-            "Upgrade vLLM, or try another method on one pod. Until then, compare with a pod without"
-            " --speculative-config: each shared prefix is computed again for every request."
-        ),
-        expect=(
-            "Time to first token falls where prompts are shared. If it is not above the baseline's"
-            " now, only vLLM's counter is wrong (vllm-ascend issue 16639)."
-        ),
-        verify=verification(model),
-    )
-
-
 def _keep_block(speculation: Speculation) -> tuple[str, str]:
     """The remedy, and the configuration with it."""
     if given_option(speculation, _HASHES):
@@ -176,7 +118,7 @@ PREFIX_CACHE: Final = FindingKind(
     gate=prefix_cache,
     place=Place.COSTS_NO_STEP,
     explain=_prefix_cache,
-    why="the draft costs prefix-cache hits",
-    remedy="keep the last block, or upgrade vLLM",
+    why="vLLM recomputes a block of each prefix hit",
+    remedy="try disable_eagle_block_drop",
     runbook="SpecDecodeSlowerThanPlain",
 )

@@ -112,13 +112,9 @@ def cached(
     preemptions=0,
     layers=None,
     plain=None,
-    found_plain=None,
     **changes,
 ):
-    """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16.
-
-    ``plain`` and ``found_plain`` are the baseline's.
-    """
+    """40 requests with prompts of this many tokens; the KV cache has 442,368 in blocks of 16."""
     cache = CacheWindow(40, 40 * prompt, 4000, 40 * prompt, hits * 40 * prompt, preemptions)
     sizes = {} if layers is None else {"num_hidden_layers": layers}
     known = {"configuration": Configuration(sizes=sizes, max_num_seqs=64)}
@@ -126,7 +122,7 @@ def cached(
     return pod(
         engines=(one,),
         speculation=None,
-        plain_cache=PlainCache(hit_ratio=found_plain, capacity_tokens=plain),
+        plain_cache=PlainCache(capacity_tokens=plain),
     )
 
 
@@ -244,7 +240,6 @@ STAGED = [
     Staged("looping", ending("loop", 0.38, 0.02)),
     Staged("empty_replies", ending("empty", 0.38, 0.02)),
     Staged("prefix_cache", cached()),
-    Staged("prefix_cache", cached(speculation=MTP, hits=0, found_plain=0.6)),
     Staged(
         "prefix_cache",
         cached(speculation=replace(EAGLE, keeps_last_block=False), configuration=DROPS_A_BLOCK),

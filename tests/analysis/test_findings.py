@@ -358,13 +358,6 @@ HEALTHY = {
     "n-gram finds nothing to draft": undrafted(method="ngram"),
     "a block is a small part of a long prompt": cached(LONG),
     "no prompts are shared": cached(hits=0.0),
-    "the baseline found nothing either": cached(hits=0.0, found_plain=0.01),
-    "nothing is found, as prefix caching is off": cached(
-        hits=0.0, found_plain=0.6, configuration=Configuration(prefix_caching=False)
-    ),
-    "n-gram drafts have no states": cached(
-        hits=0.0, found_plain=0.6, speculation=replace(EAGLE, method="ngram")
-    ),
     "nothing is left to be found": cached(hits=0.97),
     "the engine says that it drops no block": cached(
         configuration=Configuration(drops_cache_block=False)

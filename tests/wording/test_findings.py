@@ -402,18 +402,6 @@ def test_a_draft_of_the_target_s_states_is_doubted_behind_cached_prefixes_first(
         assert "prefix" not in others.remedy
 
 
-def test_a_cache_in_which_nothing_is_found_is_compared_with_the_baseline():
-    nothing = replace(CACHED, hit_ratio=0.0, hit_ratio_at_most=0.62, block_tokens=None)
-    lost = explained(nothing, speculation=replace(GREEDY, keeps_last_block=False))
-
-    assert lost.what.startswith(
-        "No prompt tokens are found in the prefix cache; without speculation, the baseline found"
-        " 62%. Unless prompts share less now, vLLM reuses no prefix while it speculates"
-    )
-    assert lost.remedy.startswith("Upgrade vLLM, or try another method on one pod.")
-    assert not lost.config  # keeping the last block would not help
-
-
 def test_a_target_whose_weights_are_updated_in_place_is_not_helped_by_a_restart():
     """As in reinforcement learning: its draft is the one of before."""
     for remedy in (

@@ -115,8 +115,8 @@ class Configuration:
     that is unknown as blocks have several sizes; ``lookahead_hash_tokens``: how many
     tokens after a block its hash includes, which makes that unnecessary. ``device`` is vLLM's kind
     of it. ``is_hybrid``: some layers keep a state; ``is_moe``: some have experts. ``sizes`` are the
-    model's dimensions, by their names in its configuration; one that it has not is missing.
-    ``accelerator`` is its name, as the driver says it.
+    model's dimensions, by their names in its configuration; those that it lacks are missing.
+    ``accelerator`` is its model, as its driver says it.
     """
 
     model_runner_v2: bool | None = None

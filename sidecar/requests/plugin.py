@@ -40,6 +40,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from math import ceil
 from operator import add, attrgetter
+from pathlib import Path
 from typing import Any
 
 VERSION = "0.1.0"  # of the sidecar that wrote this file
@@ -1242,9 +1243,10 @@ CONFIGURATION = {
     "is_hybrid": "model_config.is_hybrid",
     "is_moe": "model_config.is_moe",
 }
-# The platforms of vLLM that ask the driver for an accelerator's name, by NVML or AMD SMI. Others
-# would ask the device, and so start it in this process.
-BY_DRIVER = ("NvmlCudaPlatform", "RocmPlatform")
+# NVIDIA's driver says here what each GPU is, one folder each. Unlike vLLM's platform, which has the
+# name too, reading a file loads no library and initializes no device.
+GPUS = "/proc/driver/nvidia/gpus"
+MAX_SIZE = 2**53  # the sidecar reads no larger number
 # The dimensions by which a model's parameters are counted, as its configuration names them.
 SIZES = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"),
@@ -1286,12 +1288,18 @@ def introduction(scheduler: Any) -> dict[str, Any]:
 
 
 def accelerator() -> str | None:
-    """The name of the first accelerator that vLLM may use; None where only the device tells it."""
-    with suppress(Exception):
-        platform = sys.modules["vllm.platforms"].current_platform
-        if type(platform).__name__ in BY_DRIVER:
-            return text(platform.get_device_name(), 256)
-    return None
+    """The model of the NVIDIA GPUs that this container has; None if they are several models.
+
+    None as well without the driver's files. A slice of a GPU (MIG) counts as its GPU.
+    """
+    models = set()
+    with suppress(OSError):
+        for path in islice(Path(GPUS).glob("*/information"), 64):
+            with path.open(encoding="ascii", errors="replace") as file:
+                label, _, model = file.readline(256).partition(":")
+            if label == "Model":
+                models.add(model.strip())
+    return models.pop() if len(models) == 1 else None
 
 
 def cache_block(scheduler: Any) -> int | None:
@@ -1345,9 +1353,13 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
 
 
 def sizes(model: Any) -> dict[str, int]:
-    """Those of ``SIZES`` that the model has, as integers."""
-    found = {name: setting(model, f"hf_text_config.{name}") for name in SIZES}
-    return {name: int(value) for name, value in found.items() if isinstance(value, int)}
+    """Those of ``SIZES`` that the model has."""
+    found = {}
+    for name in SIZES:
+        value = setting(model, f"hf_text_config.{name}")
+        if type(value) in (int, bool) and value < MAX_SIZE:
+            found[name] = int(value)  # a flag as 0 or 1
+    return found
 
 
 def options(speculative: Any) -> str | None:

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import sys
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 
@@ -470,32 +469,31 @@ def test_hello_has_the_configuration_that_explains_a_loss_and_none_where_it_is_u
     assert hello["configuration"] == UNKNOWN_CONFIGURATION | known
 
 
-def told():
-    return "NVIDIA H100 80GB HBM3"
-
-
-def starts_the_device():
-    raise AssertionError
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 
 
 @pytest.mark.parametrize(
-    ("platform", "name", "known"),
+    ("files", "known"),
     [
-        ("NvmlCudaPlatform", told, "NVIDIA H100 80GB HBM3"),
-        ("RocmPlatform", lambda: "A" * 300, "A" * 256),
-        ("NvmlCudaPlatform", starts_the_device, None),  # NVML fails
-        # These ask torch, which starts the device in the engine core's process.
-        ("NonNvmlCudaPlatform", starts_the_device, None),
-        ("XPUPlatform", told, None),
+        ([f"Model: \t\t {H100}\nIRQ:   \t\t 96\n"] * 8, H100),
+        (
+            [f"Model: \t\t {H100}\n", f"Model: \t\t {A100}\n"],
+            None,
+        ),  # whose turn it is, nobody knows
+        (["IRQ: 96\n"], None),
+        ([b"Model: \xff\n".decode("latin-1") * 999], "\ufffd\ufffd"),
+        ([None], None),  # a folder without the file
+        ([], None),
     ],
 )
-def test_the_accelerators_name_is_only_asked_for_where_the_driver_knows_it(
-    monkeypatch, made, platform, name, known
-):
-    """A fault of the driver's library is none of the plug-in's, and ends nothing."""
-    current = type(platform, (), {"get_device_name": staticmethod(name)})()
-    module = SimpleNamespace(current_platform=current)
-    monkeypatch.setitem(sys.modules, "vllm.platforms", module)
+def test_the_accelerator_is_what_the_drivers_files_say(monkeypatch, made, tmp_path, files, known):
+    """No driver, or one that says something else, is no fault."""
+    monkeypatch.setattr(plugin, "GPUS", str(tmp_path / "gpus"))
+    for number, content in enumerate(files):
+        folder = tmp_path / "gpus" / f"0000:{number:02}:00.0"
+        folder.mkdir(parents=True)
+        if content is not None:
+            (folder / "information").write_text(content)
 
     assert plugin.introduction(made())["configuration"]["accelerator"] == known
 

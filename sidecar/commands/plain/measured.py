@@ -117,7 +117,7 @@ class BaselineRun:
         """See ``PluginSink``."""
         if isinstance(message, Hello):
             self.vllm = message.vllm or self.vllm
-            self.accelerator = message.configuration.accelerator
+            self.accelerator = message.configuration.accelerator or self.accelerator
             if message.speculation is not None:
                 self.drafted.add(message.model or "")
         self._reported.receive(connection, message)

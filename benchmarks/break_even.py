@@ -5,7 +5,8 @@
 The pairs are those of the lab, by their clients' speedups in docs/measurements/speedup.md, and
 published ones, of vLLM's issues. With L tokens a step and a speedup of s, L / s tokens a step break
 even, so the acceptance rate (L / s - 1) / K. The range is the one that the sidecar shows while
-nothing is measured. Prints the table of docs/measurements/break-even.md.
+nothing is measured, unless it is too wide ("shown"). Prints the table of
+docs/measurements/break-even.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from sidecar.analysis.speed.estimate import estimate
+from sidecar.analysis.speed.estimate import Unsized, estimate, range_by_sizes
 from sidecar.analysis.speed.steps import Steps
 from sidecar.requests.messages import Configuration, Speculation
 
@@ -51,8 +52,23 @@ class Pair:
     device: str = "cuda"
 
     def range(self, cell: Cell) -> tuple[float, float]:
-        """The range by the sizes."""
-        steps = Steps(
+        """The range by the sizes, however wide."""
+        found = range_by_sizes(*self._told(), self._steps(cell))
+        if isinstance(found, Unsized):
+            raise TypeError(self.name)
+        return found.low, found.high
+
+    def is_shown(self, cell: Cell) -> bool:
+        """Whether the range is narrow enough to be told."""
+        found = estimate(*self._told(), self._steps(cell))
+        return found is not None and found.unsized is None
+
+    def _told(self) -> tuple[Speculation, Configuration]:
+        how = Speculation(self.method, 3, draft_sizes={**self.draft})
+        return how, Configuration(device=self.device, sizes={**self.target})
+
+    def _steps(self, cell: Cell) -> Steps:
+        return Steps(
             seconds=1.0,
             decode_steps=cell.requests,
             engine_steps=1.0,
@@ -63,11 +79,6 @@ class Pair:
             context_tokens=cell.requests * cell.context,
             context_steps=cell.requests,
         )
-        how = Speculation(self.method, 3, draft_sizes={**self.draft})
-        found = estimate(how, Configuration(device=self.device, sizes={**self.target}), steps)
-        if found is None or found.low is None or found.high is None:
-            raise AssertionError(self.name)
-        return found.low, found.high
 
     def is_held(self, cell: Cell) -> bool:
         """Whether the range has what was measured."""
@@ -295,22 +306,6 @@ LAB: Final = (
         _by_method(3, (0.58, 0.51, 0.33), (1.16, 1.03, 0.78), (0.85, 0.79, 0.61), _PLAIN_MTP),
         target=_LAB_MTP,
     ),
-    _lab(
-        ", K = 15",
-        "dflash",
-        _by_method(15, (0.06, 0.05, 0.04), (0.93, 0.90, 0.82), (0.41, 0.39, 0.36)),
-        _LAB_WIDE,
-    ),
-    _lab(
-        ", 1 to 16 requests",
-        "ngram",
-        [
-            Cell(requests=requests, drafted=0.57, length=1.153, speedup=speedup, plain=plain)
-            for (requests, plain), speedup in zip(
-                _PLAIN.items(), (1.08, 0.91, 0.92, 0.97), strict=True
-            )
-        ],
-    ),
 )
 PUBLISHED: Final = (
     Pair(
@@ -352,17 +347,18 @@ PUBLISHED: Final = (
 
 def lines() -> Iterator[str]:
     """The table, a row a pair."""
-    yield "| pair | held | range by the sizes: lows, highs | measured | median width |"
-    yield "|---|---|---|---|---|"
+    yield "| pair | held | shown | range by the sizes: lows, highs | measured | median width |"
+    yield "|---|---|---|---|---|---|"
     for pair in (*LAB, *PUBLISHED):
         found = [pair.range(cell) for cell in pair.cells]
         held = sum(map(pair.is_held, pair.cells))
+        shown = sum(map(pair.is_shown, pair.cells))
         low = _span([low for low, _ in found])
         high = _span([high for _, high in found])
         measured = _span([cell.break_even for cell in pair.cells])
         width = median(high - low for low, high in found)
         yield (
-            f"| {pair.name} | {held} of {len(pair.cells)} | {low}, {high} | {measured} |"
+            f"| {pair.name} | {held} of {len(pair.cells)} | {shown} | {low}, {high} | {measured} |"
             f" {100 * width:.0f} points |"
         )
 

@@ -119,12 +119,12 @@ def _clock(report: Report, since: str) -> str:
 
     The script says how long ago that was; the style sheet, that the page has not renewed itself.
     """
-    what, at = "Asked", report.at
+    at = report.at
     if report.scrape.up and report.scrape.last_scrape is not None:
-        what, at = "Counted", report.scrape.last_scrape
+        at = report.scrape.last_scrape
     moment = datetime.fromtimestamp(at, UTC)
     return (
-        f'<p class="clock">{escape(since)} {what} <time datetime="{moment:%Y-%m-%dT%H:%M:%SZ}"'
+        f'<p class="clock">{escape(since)} As of <time datetime="{moment:%Y-%m-%dT%H:%M:%SZ}"'
         f' data-age="{max(report.at - at, 0.0):.1f}">{moment:%H:%M:%S} UTC</time><span></span></p>'
     )
 

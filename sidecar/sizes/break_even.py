@@ -35,14 +35,13 @@ class Model:
 class Load:
     """What an engine's steps are like: all are means.
 
-    ``requests`` decode in one, ``drafted`` tokens are drafted for each of them, above 0, in
-    ``passes`` of the draft, 0 if no model drafts. ``context`` is what a request holds in the KV
-    cache, in tokens; ``seconds`` is how long a step takes.
+    ``requests`` decode in one, ``drafted`` tokens are drafted for each of them, above 0, each in a
+    pass of the draft. ``context`` is what a request holds in the KV cache, in tokens; ``seconds``
+    is how long a step takes.
     """
 
     requests: float
     drafted: float
-    passes: float
     context: float
     seconds: float
 
@@ -83,7 +82,8 @@ class _Assumed:
 # CPUs: from two cores with AVX-512, where 8 to 32 tokens take as long as the weights
 # (docs/measurements/break-even.md), to many cores with AMX. Seconds: vLLM issue 20780, where a pass
 # of a head takes 0.3 to 1.0 ms more than an H100 takes to read it, and a step up to 1.1 ms more
-# than its passes; on the CPU, steps with n-gram there.
+# than its passes. It names no GPU, and is taken for an H100 by its 7.07 ms a token. On the CPU, the
+# lab's steps with n-gram.
 _CHEAP_GPU: Final = _Assumed(is_dear=False, balance=420, attention="request")
 _DEAR_GPU: Final = _Assumed(
     is_dear=True, balance=100, attention="none", pass_seconds=0.001, step_seconds=0.001
@@ -94,18 +94,15 @@ _DEAR_CPU: Final = _Assumed(
 )
 
 
-def break_even(target: Model, draft: Model | None, load: Load, *, is_cpu: bool) -> BreakEvenRange:
-    """The acceptance rates between which speculation breaks even at this load.
-
-    ``draft`` is None if no model drafts.
-    """
+def break_even(target: Model, draft: Model, load: Load, *, is_cpu: bool) -> BreakEvenRange:
+    """The acceptance rates between which speculation breaks even at this load."""
     cheap, dear = (_CHEAP_CPU, _DEAR_CPU) if is_cpu else (_CHEAP_GPU, _DEAR_GPU)
     low = _length(target, draft, load, cheap)
     high = _length(target, draft, load, dear)
     return BreakEvenRange((low - 1) / load.drafted, (high - 1) / load.drafted)
 
 
-def _length(target: Model, draft: Model | None, load: Load, assumed: _Assumed) -> float:
+def _length(target: Model, draft: Model, load: Load, assumed: _Assumed) -> float:
     """L*: how long a step takes, in plain steps."""
     verified = 1 + load.drafted
     precision = target.precisions[0 if assumed.is_dear else 1]
@@ -113,19 +110,18 @@ def _length(target: Model, draft: Model | None, load: Load, assumed: _Assumed) -
     length = _pass(target, precision, load, verified, assumed) / plain
 
     # A pass of the draft has at most as much to do besides its layers as a plain step takes.
-    longest = length + load.passes + 1
-    if draft is not None:
-        precision = draft.precisions[1 if assumed.is_dear else 0]
-        first = _pass(draft, precision, load, verified, assumed)  # catches up with the target
-        later = _pass(draft, precision, load, 1.0, assumed)
-        by_layers = plain * draft.layers / target.layers
-        one_of = max if assumed.is_dear else min
-        first = one_of(first, by_layers)
-        later = one_of(later, by_layers)
-        passes = min(load.passes, 1.0) * first + max(load.passes - 1, 0.0) * later
-        length += passes / plain
+    longest = length + load.drafted + 1
+    precision = draft.precisions[1 if assumed.is_dear else 0]
+    first = _pass(draft, precision, load, verified, assumed)  # catches up with the target
+    later = _pass(draft, precision, load, 1.0, assumed)
+    by_layers = plain * draft.layers / target.layers
+    one_of = max if assumed.is_dear else min
+    first = one_of(first, by_layers)
+    later = one_of(later, by_layers)
+    passes = min(load.drafted, 1.0) * first + max(load.drafted - 1, 0.0) * later
+    length += passes / plain
 
-    left = load.seconds - load.passes * assumed.pass_seconds - assumed.step_seconds
+    left = load.seconds - load.drafted * assumed.pass_seconds - assumed.step_seconds
     with_overhead = length * load.seconds / left if left > 0 else longest
     return max(length, min(with_overhead, longest))
 

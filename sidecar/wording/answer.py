@@ -38,9 +38,11 @@ from sidecar.wording.notes import (
 from sidecar.wording.numbers import counted, duration, latency, moment, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import (
+    Side,
     estimate_sentence,
     held_sentence,
     plus_minus,
+    side_by_sizes,
     why_withheld,
 )
 from sidecar.wording.tables import judged_window
@@ -70,6 +72,21 @@ _ON_AVERAGE: Final = {
     Verdict.BREAK_EVEN: "roughly breaks even",
     Verdict.NET_POSITIVE: "pays",
 }
+
+_RATED: Final = {
+    Verdict.NET_NEGATIVE: "low",
+    Verdict.BREAK_EVEN: "medium",
+    Verdict.NET_POSITIVE: "high",
+}
+# Where the rule of thumb and the sizes of the models contradict each other.
+_DISAGREE: Final = frozenset(
+    {
+        (Verdict.NET_NEGATIVE, Side.ABOVE),
+        (Verdict.BREAK_EVEN, Side.ABOVE),
+        (Verdict.BREAK_EVEN, Side.BELOW),
+        (Verdict.NET_POSITIVE, Side.BELOW),
+    }
+)
 
 # Why a baseline that there is does not help; where there is none, the rule of thumb is expected.
 _SAID_FIRST: Final = frozenset(Withheld) - {Withheld.NO_REFERENCE, Withheld.TOO_LITTLE}
@@ -248,10 +265,37 @@ def _without_drafts(report: Report) -> Answer:
         why = f"vLLM says so itself. {counted(waiting, 'request')} waiting until it is woken up."
         return Answer("vLLM is asleep.", "even", why)
     if waiting:
-        why = f"{counted(waiting, 'request')} waiting: vLLM is paused, or it hangs."
-        return Answer("Requests wait, and none runs.", "even", why)
+        return Answer("Requests wait, and none runs.", "even", _why_waiting(engines, waiting))
 
     return Answer("vLLM is idle.", "mute", "No request is running, so there is nothing to judge.")
+
+
+def _why_waiting(engines: Sequence[EngineReport], waiting: float) -> str:
+    """What ``waiting`` requests may wait for while none runs.
+
+    vLLM calls those "deferred" that wait for something else than room (0.20 on). The others may
+    wait because of a fault, but need not.
+    """
+    if not all(Gauge.WAITING_FOR_CAPACITY in engine.gauges for engine in engines):
+        return (
+            f"{counted(waiting, 'request')} waiting: vLLM is paused, they wait for another server,"
+            " or it hangs."
+        )
+
+    for_room = min(sum(engine.gauges[Gauge.WAITING_FOR_CAPACITY] for engine in engines), waiting)
+    deferred = waiting - for_room
+    says = []
+    if for_room:
+        says.append(
+            f"{counted(for_room, 'request')} waiting for room: vLLM is paused, other servers still"
+            " hold its KV cache, or it hangs."
+        )
+    if deferred:
+        says.append(
+            f"{counted(deferred, 'request')} waiting for another server, an adapter or a grammar,"
+            " as vLLM says (deferred)."
+        )
+    return " ".join(says)
 
 
 def _of(model: ModelReport, plugin: PluginReport) -> Answer:
@@ -275,7 +319,10 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
 
 
 def _of_replies(model: ModelReport) -> Answer | None:
-    """That replies end badly, if so many do that it comes before the speed."""
+    """That replies end badly, if so many do that it comes before the speed.
+
+    It is about no verdict: since when one on the speed holds says nothing of the replies.
+    """
     if model.endings is not None and model.endings.is_worse:
         return Answer(worse_sentence(model.endings), "bad", READ_A_REPLY)
     if facts := unmeasured(model.findings):
@@ -290,13 +337,15 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
     found = _judged(model, plugin)
-    found = replace(found, reason=f"{estimate_sentence(model)} {found.reason}".strip())
+    if all(judged.by_speedup is None for judged in found.about):
+        by_sizes = estimate_sentence(model.estimate, _rates(found.about))
+        found = replace(found, reason=f"{by_sizes} {found.reason}".strip())
     room = room_sentence(model)
     pays = _worst(model) is Verdict.NET_POSITIVE
     if room and pays and model.judgement.by_speedup is None:
         why = f"The rule of thumb does not know that: {room} {found.reason}".strip()
         text = f"{found.text} But requests wait for room."
-        return Answer(text, "even", why, found.listed)
+        return replace(found, text=text, tone="even", reason=why)
 
     speed = model.speed
     if speed is not None and speed.held is not None:
@@ -330,7 +379,7 @@ def _judged(model: ModelReport, plugin: PluginReport) -> Answer:
 
     if all(_speedup(bucket) is not None for bucket in split):
         return _by_time(split, _at_load(model))
-    return _by_temperature(split, _undecided(model), _drafted(model))
+    return _by_temperature(split, model)
 
 
 def _speedup(bucket: TemperatureReport) -> Speedup | None:
@@ -370,7 +419,9 @@ def _undecided(model: ModelReport) -> Split:
     return [bucket for bucket in model.temperatures if bucket.judgement.is_undecided]
 
 
-def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
+def _by_temperature(split: Split, model: ModelReport) -> Answer:
+    undecided = _undecided(model)
+    drafted = _drafted(model)
     losing = _with(split, Verdict.NET_NEGATIVE)
     losing = [bucket for bucket in losing if _is_measured([bucket])] or losing
     even = _with(split, Verdict.BREAK_EVEN)
@@ -381,24 +432,24 @@ def _by_temperature(split: Split, undecided: Split, drafted: str) -> Answer:
         share = percent(sum(bucket.window.share for bucket in losing))
         have = "have" if len(losing) > 1 else "has"
         text = (
-            f"{_subject(losing)} does not pay at {_temperatures(losing)}, which {have} {share} of"
-            f" the draft tokens{drafted}."
+            f"{_clause(losing, model)} at {_temperatures(losing)}, which {have} {share} of the"
+            f" draft tokens{drafted}."
         )
-        return _said_of(losing, text, open_, split)
+        return _said_of(losing, text, open_, split, model)
 
     if even:
-        text = f"{_subject(even)} roughly breaks even at {_temperatures(even)}{drafted}."
-        return _said_of(even, text, open_, split)
+        text = f"{_clause(even, model)} at {_temperatures(even)}{drafted}."
+        return _said_of(even, text, open_, split, model)
 
     pays = _with(split, Verdict.NET_POSITIVE)
     where = _temperatures(pays) if undecided else "every temperature with enough data"
-    text = f"{_subject(pays)} pays at {where}{drafted}."
-    return _said_of(pays, text, open_, split)
+    text = f"{_clause(pays, model)} at {where}{drafted}."
+    return _said_of(pays, text, open_, split, model)
 
 
-def _said_of(split: Split, text: str, reason: str, shown: Split) -> Answer:
+def _said_of(split: Split, text: str, reason: str, shown: Split, model: ModelReport) -> Answer:
     """An answer about temperatures of one verdict, of all that are ``shown``."""
-    tone = min((tone_of(bucket.judgement) for bucket in split), key=_WORST_FIRST.index)
+    tone = _tone(_judgements(split), model)
     is_ruled_out = bool(_with(split, Verdict.NET_NEGATIVE)) and not _is_measured(split)
     reason = f"{reason} {_MEASURE_FIRST}".strip() if is_ruled_out else reason
     return Answer(text, tone, reason, _listed(shown), about=_judgements(split))
@@ -408,9 +459,41 @@ def _judgements(split: Split) -> tuple[Judgement, ...]:
     return tuple(bucket.judgement for bucket in split)
 
 
-def _subject(split: Split) -> str:
-    """What the sentence is about, and that it is not measured where a rule of thumb decides."""
-    return "Speculation" if _is_measured(split) else _BY_RULE
+def _clause(split: Split, model: ModelReport) -> str:
+    """Whether speculation pays at temperatures of one verdict."""
+    judgements = _judgements(split)
+    if _is_measured(split):
+        return f"Speculation {_ON_AVERAGE[judgements[0].verdict]}"
+    return _by_rule(judgements, model)
+
+
+def _by_rule(judgements: Sequence[Judgement], model: ModelReport) -> str:
+    """Whether speculation pays by the rule of thumb, and that it is not measured.
+
+    Where the sizes of the models say otherwise, only what the acceptance rate is like.
+    """
+    verdict = judgements[0].verdict
+    if _is_contradicted(judgements, model):
+        return f"Not measured; the acceptance rate is {_RATED[verdict]} by the rule of thumb"
+    return f"{_BY_RULE} {_ON_AVERAGE[verdict]}"
+
+
+def _is_contradicted(judgements: Sequence[Judgement], model: ModelReport) -> bool:
+    """Whether the sizes of the models say otherwise than guesses of one verdict."""
+    side = side_by_sizes(model.estimate, _rates(judgements))
+    return all(map(is_guess, judgements)) and (judgements[0].verdict, side) in _DISAGREE
+
+
+def _rates(judgements: Sequence[Judgement]) -> list[float]:
+    """The acceptance rates that were judged, 0 to 1."""
+    return [judged.acceptance for judged in judgements if judged.acceptance is not None]
+
+
+def _tone(judgements: Sequence[Judgement], model: ModelReport) -> str:
+    """The worst colour of judgements of one verdict; of a contradicted guess it is not good."""
+    if _is_contradicted(judgements, model):
+        return TONES[Verdict.BREAK_EVEN]
+    return min(map(tone_of, judgements), key=_WORST_FIRST.index)
 
 
 def _is_measured(split: Split) -> bool:
@@ -509,10 +592,10 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         return Answer("Not enough traffic for a verdict.", "mute", why)
 
     if judged.by_speedup is None or speedup is None:
-        text = f"{_BY_RULE} {_ON_AVERAGE[verdict]} on average{_drafted(model)}."
+        text = f"{_by_rule([judged], model)} on average{_drafted(model)}."
         loses = verdict is Verdict.NET_NEGATIVE
         why = f"{why} {_MEASURE_FIRST}" if loses else why
-        return Answer(text, tone_of(judged), why, about=(judged,))
+        return Answer(text, _tone([judged], model), why, about=(judged,))
 
     what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."

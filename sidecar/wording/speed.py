@@ -1,11 +1,12 @@
 """Words for a speedup: how certain it is, why there is none, and what the baseline is worth."""
 
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.speed.estimate import Unsized
+from sidecar.analysis.speed.estimate import Estimate, Unsized
 from sidecar.analysis.speed.plain import step_time
 from sidecar.analysis.speed.speedup import Held, Speedup
 from sidecar.analysis.speed.withheld import Withheld
@@ -40,6 +41,19 @@ _UNSIZED: Final = {
     Unsized.LAYERS: "some of the target's layers keep a state, and their sizes are not known",
     Unsized.EXPERTS: "how many experts a token passes is not known",
     Unsized.METHOD: "what this method takes is not known",
+}
+
+
+class Side(Enum):
+    """Where an acceptance rate is beside the range that breaks even."""
+
+    ABOVE = auto()
+    BELOW = auto()
+
+
+_SIDES: Final = {
+    Side.ABOVE: "above that, so it may well pay",
+    Side.BELOW: "below that, so it probably does not pay",
 }
 CONTEXTS: Final = ("context, tokens", "speedup", "with speculation", "without (baseline)")
 
@@ -87,18 +101,36 @@ def plus_minus(speedup: Speedup) -> str:
     return f"{speedup.ratio:.2f} ± {CONFIDENCE * speedup.error:.2f}"
 
 
-def estimate_sentence(model: ModelReport) -> str:
-    """Which acceptance rate breaks even by the sizes of the models; empty if they do not tell."""
-    found = model.estimate
+def side_by_sizes(found: Estimate | None, rates: Sequence[float]) -> Side | None:
+    """On which side of what breaks even by the sizes of the models all ``rates`` are.
+
+    None if they are within it, on both sides, or nothing is known. All count as they are printed.
+    """
+    if found is None or found.low is None or found.high is None or not rates:
+        return None
+    if round(100 * min(rates)) > round(100 * found.high):
+        return Side.ABOVE
+    return Side.BELOW if round(100 * max(rates)) < round(100 * found.low) else None
+
+
+def estimate_sentence(found: Estimate | None, rates: Sequence[float]) -> str:
+    """Which acceptance rate breaks even by the sizes of the models; empty if they do not tell.
+
+    ``rates`` are those that the answer is about, where there are any.
+    """
     if found is None or found.low is None or found.high is None:
         return ""
 
-    rates = f"somewhere from {percent(found.low)} to {percent(found.high)} accepted"
-    if found.high > 1:
-        rates = f"from {percent(found.low)} accepted on, or at no rate"
+    by_sizes = "By the sizes of the models, this load breaks even"
     if found.low > 1:
-        rates = "at no acceptance rate"
-    return f"By the sizes of the models, this load breaks even {rates}; measure to know."
+        return f"{by_sizes} at no acceptance rate, so speculation probably does not pay."
+    known = f"{by_sizes} somewhere from {percent(found.low)} to {percent(found.high)} accepted"
+    side = side_by_sizes(found, rates)
+    if side is None:
+        return f"{known}; measure to know."
+
+    accepted = " to ".join(dict.fromkeys((percent(min(rates)), percent(max(rates)))))
+    return f"{known}. {accepted} is {_SIDES[side]}."
 
 
 def unsized_hint(model: ModelReport) -> str:

@@ -63,6 +63,14 @@ async def test_it_says_how_the_last_replies_ended(reported):
     )
 
 
+async def test_it_says_whose_clock_its_times_are_by(reported):
+    """A client measured 265 ms to the first token, and vLLM 193."""
+    assert (
+        "Times are vLLM's own, from the arrival of a request: its client waits longer."
+        in await reported(report(model(temperature("0"))), "--all")
+    )
+
+
 async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     """By time, by the rule of thumb over an hour, or not at all, each with its reason."""
     over_an_hour = judgement(Verdict.NET_NEGATIVE, 0.6, judged=replace(window(0.3), seconds=3000.0))

@@ -131,6 +131,30 @@ def test_nothing_is_drafted():
     assert "without --speculative-config" in why(plain)
 
 
+@pytest.mark.parametrize(
+    ("for_room", "says"),
+    [
+        (0.0, ("3 requests waiting for another server, an adapter or a grammar, as vLLM says"
+              " (deferred).")),
+        (3.0, ("3 requests waiting for room: vLLM is paused, other servers still hold its KV cache,"
+              " or it hangs.")),
+        (1.0, ("1 request waiting for room: vLLM is paused, other servers still hold its KV cache,"
+              " or it hangs. 2 requests waiting for another server, an adapter or a grammar, as"
+              " vLLM says (deferred).")),
+        (None, "3 requests waiting: vLLM is paused, they wait for another server, or it hangs."),
+    ],
+)  # fmt: skip
+def test_requests_that_vllm_has_deferred_are_no_sign_of_a_hang(for_room, says):
+    """On a decode pod that waits for a KV cache, the page said that vLLM hangs."""
+    gauges = {Gauge.REQUESTS_WAITING: 3.0}
+    if for_room is not None:
+        gauges[Gauge.WAITING_FOR_CAPACITY] = for_room
+    waiting = model(judgement=judgement(NONE), engines=(engine(gauges=gauges),))
+
+    assert text_and_tone(waiting) == ("Requests wait, and none runs.", "even")
+    assert why(waiting) == says
+
+
 def test_of_several_models_that_do_not_speculate_one_whose_requests_are_known_is_judged():
     """The first of them, wherever the plug-in is missing beside another."""
     unknown = plain_model(name="first")
@@ -143,33 +167,87 @@ def test_of_several_models_that_do_not_speculate_one_whose_requests_are_known_is
     assert "that takes what a plug-in reports of its requests." in why(unknown)
 
 
+LOW_BY_RULE = "Not measured; the acceptance rate is low by the rule of thumb at"
+HOT_SHARE = "temperature 0.7-1, which has 50% of the draft tokens."
+
+
 @pytest.mark.parametrize(
-    ("estimated", "says"),
+    ("estimated", "text", "says"),
     [
-        (
-            Estimate(low=0.031, high=0.283),
-            f"{BY_SIZES} somewhere from 3% to 28% accepted; measure to know.",
-        ),
-        (
-            Estimate(low=0.33, high=1.2),
-            f"{BY_SIZES} from 33% accepted on, or at no rate; measure to know.",
-        ),
-        (
-            Estimate(low=1.1, high=2.0),
-            f"{BY_SIZES} at no acceptance rate; measure to know.",
-        ),
-        (Estimate(unsized=Unsized.SIZES), None),
-        (None, None),
+        (Estimate(low=0.031, high=0.283), f"{LOW_BY_RULE} {HOT_SHARE}",
+         f"{BY_SIZES} somewhere from 3% to 28% accepted. 42% is above that, so it may well pay."),
+        (Estimate(low=0.2, high=0.5), f"{LOSES} {HOT_SHARE}",
+         f"{BY_SIZES} somewhere from 20% to 50% accepted; measure to know."),
+        # As it is printed, 42% is not above 42%.
+        (Estimate(low=0.2, high=0.416), f"{LOSES} {HOT_SHARE}",
+         f"{BY_SIZES} somewhere from 20% to 42% accepted; measure to know."),
+        (Estimate(low=0.5, high=0.8), f"{LOSES} {HOT_SHARE}",
+         (f"{BY_SIZES} somewhere from 50% to 80% accepted. 42% is below that, so it probably does"
+         " not pay.")),
+        (Estimate(low=1.1, high=2.0), f"{LOSES} {HOT_SHARE}",
+         f"{BY_SIZES} at no acceptance rate, so speculation probably does not pay."),
+        (Estimate(unsized=Unsized.SIZES), f"{LOSES} {HOT_SHARE}", ""),
+        (None, f"{LOSES} {HOT_SHARE}", ""),
     ],
-)
-def test_what_is_not_measured_has_an_estimate_by_the_sizes_beside_it(estimated, says):
-    """It changes neither the text nor the colour: hot traffic was red, and 1.47 times as fast."""
+)  # fmt: skip
+def test_what_is_not_measured_has_an_estimate_by_the_sizes_beside_it(estimated, text, says):
+    """The text does not contradict it: hot traffic was red, and 1.47 times as fast."""
     hot = temperature("0.7-1", BAD, 0.42)
     without = answer(report(model(hot, judgement=judgement(BAD, 0.42))))
     shown = answer(report(model(hot, judgement=judgement(BAD, 0.42), estimate=estimated)))
 
-    assert (shown.text, shown.tone) == (without.text, "even")
-    assert shown.reason == (f"{says} {without.reason}" if says else without.reason)
+    assert (shown.text, shown.tone) == (text, "even")
+    assert shown.reason == f"{says} {without.reason}".strip()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "rate", "estimated", "expected"),
+    [
+        (BAD, 0.42, (0.03, 0.28), ("low", "even")),
+        (EVEN, 0.55, (0.03, 0.28), ("medium", "even")),
+        (EVEN, 0.55, (0.6, 0.9), ("medium", "even")),
+        (GOOD, 0.7, (1.1, 2.0), ("high", "even")),
+        (EVEN, 0.55, (0.3, 0.6), (None, "even")),
+        (GOOD, 0.7, (0.03, 0.28), (None, "likely")),
+        (BAD, 0.42, (0.6, 0.9), (None, "even")),
+    ],
+)
+def test_a_guess_that_the_sizes_contradict_is_only_told_as_a_rate(
+    verdict, rate, estimated, expected
+):
+    """With a split or without one; and it has no good colour."""
+    low, high = estimated
+    judged = judgement(verdict, rate)
+    sizes = Estimate(low=low, high=high)
+    word, tone = expected
+    whole = answer(report(model(judgement=judged, estimate=sizes)))
+    part = temperature("0", verdict, rate)
+    split = answer(report(model(part, judgement=judged, estimate=sizes)))
+
+    for said in (whole, split):
+        assert said.tone == tone
+        rated = f"Not measured; the acceptance rate is {word} by the rule of thumb "
+        assert said.text.startswith(rated if word else RULED)
+
+
+def test_of_several_temperatures_all_must_be_above_what_breaks_even():
+    sizes = Estimate(low=0.03, high=0.28)
+    hot, hotter = temperature("0.7-1", BAD, 0.42), temperature("1+", BAD, 0.3)
+    above = answer(report(model(hot, hotter, judgement=judgement(BAD, 0.4), estimate=sizes)))
+    across = answer(
+        report(
+            model(
+                *(hot, temperature("1+", BAD, 0.25)),
+                judgement=judgement(BAD, 0.4),
+                estimate=sizes,
+            )
+        )
+    )
+
+    assert "28% accepted. 30% to 42% is above that, so it may well pay." in above.reason
+    assert above.text.startswith(LOW_BY_RULE)
+    assert "28% accepted; measure to know." in across.reason
+    assert across.text.startswith(LOSES)
 
 
 def test_where_the_sizes_do_not_tell_a_note_says_why():
@@ -231,6 +309,9 @@ def test_a_measured_loss_is_told_without_one_by_the_rule_of_thumb():
     assert text_and_tone(both) == (
         "Speculation does not pay at temperature 0, which has 60% of the draft tokens.", "bad"
     )  # fmt: skip
+    sized = replace(both, estimate=Estimate(low=0.03, high=0.28))
+    assert text_and_tone(sized) == text_and_tone(both)
+    assert "may well pay" not in why(sized)
 
 
 def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
@@ -460,9 +541,12 @@ def worse(ending, share=0.4):
 )
 def test_broken_replies_come_before_a_speed_that_they_flatter(ending, said):
     """Loops are easy to draft, so a broken model looks fast."""
-    broken = model(temperature("0", GOOD, 0.8), endings=worse(ending))
+    wins = temperature("0", GOOD, 0.8)
+    wins = replace(wins, judgement=replace(wins.judgement, since=NOW - 660))
+    broken = model(wins, endings=worse(ending))
 
     assert text_and_tone(broken) == (said, "bad")
+    assert answer(report(broken)).since == ""  # that of the speed is not of the replies
     assert why(broken).startswith(
         f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
     )
@@ -553,8 +637,11 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     """The rule of thumb knows no load; where time was measured, that decides."""
     gauges = {Gauge.REQUESTS_RUNNING: 3.0, Gauge.WAITING_FOR_CAPACITY: 5.0}
     waits = engine(gauges=gauges)
-    pressed = answer(report(model(temperature("0", GOOD), engines=(waits,))))
+    wins = temperature("0", GOOD)
+    wins = replace(wins, judgement=replace(wins.judgement, since=NOW - 660))
+    pressed = answer(report(model(wins, engines=(waits,))))
     assert pressed.tone == "even"
+    assert pressed.since == "Known since 22:02 UTC (11 min)."
     assert pressed.text.endswith("But requests wait for room.")
     assert "3 requests running, and 5 requests waiting for room" in pressed.why
 

@@ -5,17 +5,18 @@ The plug-in tells the models' dimensions, how vLLM drafts, and what its steps ar
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
 from pydantic import ValidationError
 
+from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.speed.steps import Steps
-from sidecar.engine.methods import HEADS, WITHOUT_A_DRAFTER, drafts_by_token, is_mtp
+from sidecar.engine.methods import HEADS, is_mtp
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.sizes.break_even import Load, Model, break_even
+from sidecar.sizes.break_even import BreakEvenRange, Load, Model, break_even
 from sidecar.sizes.fields import ModelFields, fields_of
 from sidecar.sizes.layers import plain_layers
 from sidecar.sizes.parameters import Parameters, PassSize
@@ -29,6 +30,7 @@ _PRECISIONS: Final[Mapping[str | None, tuple[str, str]]] = {
     **dict.fromkeys(("mxfp4", "modelopt_fp4", "petit_nvfp4"), ("fp4", "fp4")),
 }
 _ANY_QUANTIZATION: Final = ("int4", "int8")
+_WIDEST: Final = 0.4  # a wider range holds most rates that there are, so it tells nothing
 
 
 class Unsized(StrEnum):
@@ -37,15 +39,16 @@ class Unsized(StrEnum):
     SIZES = "sizes"  # vLLM does not tell the dimensions, or they are of no decoder
     LAYERS = "layers"  # some of the target's layers keep a state, whose size is not told
     EXPERTS = "experts"  # how many experts a token passes is not told
-    METHOD = "method"  # a class of one's own drafts, or a method that is not known here
-    RATE = "rate"  # the acceptance rate says nothing: vLLM trims drafts, or makes the rate up
+    METHOD = "method"  # a method that is not known here
+    RATE = "rate"  # the acceptance rate does not tell whether it pays, see ``Evidence.is_ruled``
+    WIDE = "wide"  # the range is too wide to tell anything at this load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Acceptance rates between which this load breaks even, by the sizes of the models.
 
-    Where a rate is above 1, none breaks even. Both are None if ``unsized`` says why.
+    If both are above 1, none does. Both are None if ``unsized`` says why.
     """
 
     low: float | None = None
@@ -62,36 +65,41 @@ def estimate(
     """
     if speculation is None or steps is None or not steps.draft_tokens:
         return None
-    if speculation.adaptive_verification or speculation.rejection_sample_method == "synthetic":
-        return Estimate(unsized=Unsized.RATE)
 
+    found = range_by_sizes(speculation, configuration, steps)
+    if isinstance(found, Unsized):
+        return Estimate(unsized=found)
+    return Estimate(unsized=Unsized.WIDE) if _is_wide(found) else Estimate(**asdict(found))
+
+
+def range_by_sizes(
+    speculation: Speculation, configuration: Configuration, steps: Steps
+) -> BreakEvenRange | Unsized:
+    """The range, however wide, of steps that draft something; or why there is none."""
+    if not is_ruled(speculation):
+        return Unsized.RATE
     pair = _pair(speculation, configuration)
     if isinstance(pair, Unsized):
-        return Estimate(unsized=pair)
-
-    target, draft = pair
-    drafted = steps.draft_tokens / steps.decode_steps
-    passes = 0.0
-    if draft is not None:
-        by_token = drafts_by_token(speculation.method, in_parallel=speculation.parallel_drafting)
-        passes = drafted if by_token else steps.drafted_share
+        return pair
 
     load = Load(
         requests=steps.running,
-        drafted=drafted,
-        passes=passes,
+        drafted=steps.draft_tokens / steps.decode_steps,
         context=steps.context or 0.0,
         seconds=steps.engine_seconds / steps.engine_steps,
     )
-    found = break_even(target, draft, load, is_cpu=configuration.device == "cpu")
-    return Estimate(low=found.low, high=found.high)
+    return break_even(*pair, load, is_cpu=configuration.device == "cpu")
+
+
+def _is_wide(found: BreakEvenRange) -> bool:
+    """Whether it tells nothing: it holds many rates, or reaches from one to where none is."""
+    is_none = found.low > 1  # however far above
+    return not is_none and (found.high > 1 or found.high - found.low > _WIDEST)
 
 
 @lru_cache(maxsize=16)  # a model's engines are configured alike, and each poll asks again
-def _pair(
-    speculation: Speculation, configuration: Configuration
-) -> tuple[Model, Model | None] | Unsized:
-    """The target and what drafts for it, None if no model does."""
+def _pair(speculation: Speculation, configuration: Configuration) -> tuple[Model, Model] | Unsized:
+    """The target and what drafts for it."""
     fields = _fields(configuration.sizes)
     if configuration.is_hybrid:
         return Unsized.LAYERS
@@ -106,9 +114,6 @@ def _pair(
     gpus = configuration.tensor_parallel_size or 1
     precisions = _bytes(configuration.quantization)
     whole = _model(fields, size, fields.layers, precisions, gpus)
-    if speculation.method in WITHOUT_A_DRAFTER:
-        return whole, None
-
     draft = _draft(speculation, target, whole)
     return draft if isinstance(draft, Unsized) else (whole, draft)
 

@@ -362,8 +362,15 @@ def test_latencies_by_vllms_buckets_are_ranges_and_gaps_are_compared_with_the_ba
 def test_the_page_says_since_when_the_answer_holds_and_when_it_was_counted():
     judged = replace(reports.judgement(NEGATIVE, 0.3), since=reports.NOW - 660)
     page = html(model(judgement=judged), scrape=replace(reports.UP, last_scrape=reports.NOW - 1.5))
-    assert "Known since 22:02 UTC (11 min). Counted <time" in page
+    assert "Known since 22:02 UTC (11 min). As of <time" in page
     assert 'datetime="2023-11-14T22:13:22Z" data-age="1.5">22:13:22 UTC<' in page
+
+
+def test_the_page_says_whose_clock_its_times_are_by():
+    """A client measured 265 ms to the first token, and the page has vLLM's 193."""
+    assert "Times are vLLM's own, from the arrival of a request: its client waits longer." in text(
+        model(temperature("0"))
+    )
 
 
 def test_while_vllm_is_down_only_that_is_shown():
@@ -372,7 +379,7 @@ def test_while_vllm_is_down_only_that_is_shown():
     page = text(model(), scrape=away)
     page = page.replace("2023-11 -14", "2023-11-14")  # around a range that does not break
     assert page == (
-        "The sidecar cannot read vLLM's metrics. Asked 22:13:23 UTC Last read 12 min ago, at"
+        "The sidecar cannot read vLLM's metrics. As of 22:13:23 UTC Last read 12 min ago, at"
         " 2023-11-14 22:01:23 UTC; now: connection refused. Is vLLM running, and is this its"
         f" address? The sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in"
         " vLLM 0.32.0"

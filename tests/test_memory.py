@@ -52,5 +52,5 @@ def test_certificates_are_loaded_by_the_clients_that_verify_and_once_for_each(gi
 def test_what_only_commands_or_files_need_is_not_loaded():
     *_, modules = started()
 
-    needless = {"yaml", "sidecar.recording.recording", "sidecar.demo.server"}
+    needless = {"sidecar.recording.recording", "sidecar.demo.server"}
     assert modules & needless == set()

@@ -50,7 +50,7 @@ _RULES: Final[tuple[Rule, ...]] = (
         keep=1200.0,
         summary="{model_name}: drafts not accepted",
         description="{model_name} on {instance} accepts {percent} of the tokens that its draft proposes, at every temperature and from the first position on. Requests do not fail, but they are slower than without speculation, and replies may be wrong. First run specdec-sidecar report: its finding mismatch names the likely causes, and says how many of the last replies were empty or repeated themselves. Then send this pod a prompt, read the reply, and restart this vLLM (kubectl delete pod). If that does not help, remove --speculative-config and roll out the deployment. High temperatures alone do not cause this: it is a bug in vLLM, a draft model that does not match the target model, or n-gram decoding of text that repeats nothing.",
-        first="ask it and read the reply",
+        first="prompt it, read the reply",
     ),
     Rule(
         name="SpecDecodeOutputWorse",

@@ -190,8 +190,8 @@ class OwnReport:
 class Report:
     """The whole tree at ``at``.
 
-    ``models`` are those on vLLM's page, kept for a while after they leave it. ``alerts`` are what
-    follows from all of it for whoever is on call, without what happened before.
+    ``models`` are those on vLLM's page, kept for a while after they leave it. ``alerts`` are
+    the conditions of alerts that held at the last good poll.
     """
 
     at: float

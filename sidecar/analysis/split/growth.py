@@ -150,7 +150,7 @@ class Growth:
             if growth.is_outside(tolerance):
                 event = self._stray(growth, first.compared, at, tolerance, has_all=has_all)
             else:
-                growth = self._sooner(first, self._newest, tolerance, standing) or growth
+                growth = self._by_last_reports(first, self._newest, tolerance, standing) or growth
                 event = self._agree(growth, standing, is_new=is_new)
         self._drop_marks(at, standing)
         return event
@@ -180,7 +180,7 @@ class Growth:
             self._open = replace(poll, compared=compared, latest=latest)
         return first
 
-    def _sooner(
+    def _by_last_reports(
         self, first: _Mark, last: _Mark, tolerance: float, standing: Standing
     ) -> Comparison | None:
         """The growth of one that waits, if the API server keeps up; None if it may not.

@@ -31,7 +31,7 @@ _FLAPS: Final = (
 _GRAPHS: Final = (
     "--max-cudagraph-capture-size {} counts tokens, and a request that drafts has {} in a step: "
     "beyond {} running, steps leave full CUDA graphs, which took four fifths of the throughput in "
-    "vllm issue 54933; set it to --max-num-seqs times {}, or leave it out"
+    "vLLM issue 54933; set it to --max-num-seqs times {}, or leave it out"
 )
 _SAMPLING: Final = "draft_sample_method"
 # They assert that every step drafts num_speculative_tokens.
@@ -72,14 +72,14 @@ _SYNTHETIC: Final = (
 )
 _NO_STAGES: Final = (
     "method {} with pipeline stages keeps vLLM from starting, or drafts wrongly, before about 0.32 "
-    "(vllm issues 49355 and 52069); remove one of the two"
+    "(vLLM issues 49355 and 52069); remove one of the two"
 )
 _STAGES: Final = (
     "with pipeline stages, method {} needs model runner V2 and a head that supports them, such as "
     "DeepSeek's and Qwen3.5's (vllm pull request 46994); try it on one pod first"
 )
 _NO_BUDGET: Final = (
-    "model runner V2 ignores a request's thinking_token_budget while vLLM speculates (vllm issue "
+    "model runner V2 ignores a request's thinking_token_budget while vLLM speculates (vLLM issue "
     "54906); V1 keeps to it (VLLM_USE_V2_MODEL_RUNNER=0)"
 )
 _OFF: Final = "speculation is off: --speculative-config is not set"

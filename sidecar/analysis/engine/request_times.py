@@ -29,7 +29,7 @@ _KINDS: Final = (_ENDED, _ABORTED, _OWN)
 
 
 class RequestTimes:
-    """One engine's; memory does not grow with the rate.
+    """One engine's; its bins bound the memory, whatever the rate.
 
     Of requests that were aborted the engine cannot tell whether their client left, so that vLLM
     does not count them, or a stop string ended them, so that it does: the number that vLLM has

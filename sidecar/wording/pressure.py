@@ -52,9 +52,10 @@ def _source(measured: Latency) -> str:
 
 def gap_text(measured: Latency, baseline: PlainLatency | None) -> str:
     """P99 - P50, and how it has grown against the ``baseline``, as far as that is known."""
-    gap = shown_range(measured.gap_range, latency)
+    known = measured.gap_range
+    gap = shown_range(known, latency)
     growth = gap_growth(measured, baseline)
-    is_exact = measured.is_exact and baseline is not None and baseline.is_exact
+    is_exact = known.least == known.most and baseline is not None and baseline.is_exact
     if growth is None or not (is_exact or growth > 1):
         return gap
     return f"{gap} ({'' if is_exact else 'at least '}{growth:.1f} times the baseline)"

@@ -149,6 +149,8 @@ def shown_range(known: Range, show: Callable[[float], str]) -> str:
         return f"<{show(known.most)}"
 
     least, most = show(known.least), show(known.most)
+    if least == most:
+        return least
     number, _, unit = least.partition(" ")
     return f"{number if most.endswith(f' {unit}') else least}-{most}"
 

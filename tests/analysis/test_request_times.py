@@ -57,8 +57,11 @@ class Engine(Server):
         histograms = {Phase.TPOT: reading(self.counted)}
         self.poll(replace(self.plugin.counted(), histograms=histograms), seconds=seconds)
 
-    def serve(self, times, *, told=None, **changes):
-        """vLLM counts requests with these times; the plug-in tells those that are ``told``."""
+    def serve(self, times, *, told=None, after=1.0, **changes):
+        """vLLM counts requests with these times; the plug-in tells those that are ``told``.
+
+        The poll is ``after`` so many seconds.
+        """
         self.counted += times
         told = times if told is None else told
         if not told:  # their drafts are
@@ -69,12 +72,18 @@ class Engine(Server):
                 arrival=self.at - 30 * seconds - 0.5,
                 **changes,
             )
-        self.turn()
+        self.turn(seconds=after)
 
     @property
     def per_token(self):
         (engine,) = self.engines().values()
         return engine.latencies[Phase.TPOT]
+
+    @property
+    def counted_in_window(self):
+        """By vLLM's histogram."""
+        (engine,) = self.state._engines.states.values()
+        return engine.histograms[Phase.TPOT].count
 
     @property
     def wide_gap(self):
@@ -138,6 +147,66 @@ def test_own_times_are_used_only_where_hardly_one_is_missing():
     few.serve(WIDE, told=WIDE[3:])
     few.turn()
     assert not few.per_token.is_exact
+
+
+def test_no_more_own_times_than_vllm_has_counted_are_used():
+    engine = Engine()
+    engine.serve([0.08] * 100, told=[0.012] * 200)
+    assert engine.per_token.source is Source.BUCKETS
+    assert engine.per_token.ranges[0.5] == Range(0.075, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told", "untold"),
+    [(1.0, [0.012], [0.024] * 9), (60.0, [0.012] * 240, [0.06] * 60)],
+)
+def test_own_times_are_not_used_while_most_of_the_last_poll_are_not_told_yet(seconds, told, untold):
+    """Whatever vLLM has counted since the poll before."""
+    engine = Engine()
+    engine.serve(told + untold, told=told, after=seconds)
+    assert engine.per_token.source is Source.BUCKETS
+
+
+def test_what_is_missing_may_be_the_tail():
+    """Two of a hundred, as slow as their bucket allows: P99 is one of them, and P50 is none."""
+    engine = Engine()
+    engine.serve([*NARROW[2:], 0.024, 0.024], told=NARROW[2:])
+    engine.turn()
+    known = engine.per_token
+    assert known.is_exact
+    assert known.ranges[0.5] == pytest.approx((0.012, 0.012), rel=0.01)
+    assert known.ranges[0.99] == pytest.approx((0.015, 0.025), rel=0.01)
+    assert known.gap_range == pytest.approx((0.003, 0.013), rel=0.05)
+    assert engine.wide_gap is None
+
+
+@given(st.lists(st.floats(0.0, 6.0), min_size=20, max_size=300), st.integers(0, 30), st.randoms())
+def test_the_true_quantile_is_in_the_range_whichever_are_missing(seconds, missing, order):
+    """Where own times are used at all, to within a bin."""
+    shuffled = list(seconds)
+    order.shuffle(shuffled)
+    times = RequestTimes(300.0)
+    times.mark(1.0)
+    times.add(2.0, [request(one, at=5e3) for one in shuffled[missing:]])
+    times.mark(2.0)
+    known = times.latency(Phase.TPOT, reading(seconds), float(missing))
+
+    ordered = sorted(seconds)
+    for share in QUANTILES if known is not None else ():
+        true = ordered[math.ceil(share * len(ordered)) - 1]
+        assert known.ranges[share].least <= true * 1.005 + 2e-5
+        assert known.ranges[share].most >= true / 1.005 - 2e-5
+
+
+def test_the_window_is_that_of_vllm_s_histogram():
+    """After a burst, neither has more of it than the other."""
+    engine = Engine()
+    engine.serve(WIDE * 3)
+    for number in range(120):
+        engine.turn(seconds=1.7)
+        engine.serve(NARROW[number % 7 :: 20], after=1.3)
+        assert engine.per_token.is_exact
+        assert engine.per_token.count == engine.counted_in_window
 
 
 def test_what_vllm_has_counted_since_the_last_poll_may_still_be_on_its_way():

@@ -1,3 +1,4 @@
+import asyncio
 import re
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ from sidecar.commands.plain.document import plain_steps
 from sidecar.commands.plain.measured import BaselineRun
 from sidecar.commands.plain.traffic import Prompts
 from sidecar.demo.scheduler import SimulatorOptions
+from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.engine.names import Counter, Phase
 from sidecar.errors import MeasurementError
 from sidecar.settings import load_settings
@@ -415,8 +417,11 @@ def test_with_the_plug_in_latencies_are_by_the_requests_own_times_and_the_settin
 async def test_a_baseline_that_only_watches_takes_the_plug_in_s_times(tmp_path):
     socket = tmp_path / "plugin.sock"
     often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
-    async with HttpVllm(SimulatorOptions(speed=5), plugin_socket=socket) as vllm, traffic(vllm):
+    few = TrafficOptions(mixes=(MIXED,), max_requests=150)  # so that all are told in the end
+    async with HttpVllm(SimulatorOptions(speed=5), plugin_socket=socket) as vllm:
+        sending = asyncio.create_task(Traffic(vllm, few).run())
         measured = await measure(
-            *(vllm.url, load_settings(None, often), 4.0, (), RequestOptions()), socket=socket
+            *(vllm.url, load_settings(None, often), 5.0, (), RequestOptions()), socket=socket
         )
+        await sending
     assert measured.latencies()["demo"][Phase.TPOT].is_exact

@@ -343,7 +343,7 @@ class EngineState:
     def latencies(self) -> dict[Phase, Latency]:
         """Quantiles over latency_window, of the phases of which vLLM has any observations.
 
-        By the requests' own times where the plug-in tells all of them, else from vLLM's histograms.
+        By the requests' own times where the plug-in tells nearly all, else from vLLM's histograms.
         """
         return {
             phase: known for phase in self.histograms if (known := self.latency(phase)) is not None

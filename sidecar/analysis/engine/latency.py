@@ -1,8 +1,8 @@
 """One phase's latency over a window, by the requests' own times or from vLLM's histogram of it.
 
 vLLM's buckets are wide: from 10 to 25 ms per token, for example. Which of them a quantile is in is
-certain, and where in it is not. So a quantile has a range: the bucket, or the value itself where
-the plug-in tells every request's own time.
+certain, and where in it is not. So a quantile has a range: the bucket or, where the plug-in tells
+the requests' own times, what it can be with those that are missing: the value itself without any.
 """
 
 import math
@@ -27,7 +27,11 @@ class Source(StrEnum):
 
 
 class Range(NamedTuple):
-    """Between which a value certainly is; ``most`` is infinite in a histogram's last bucket."""
+    """Between which a value is; ``most`` is infinite in a histogram's last bucket.
+
+    By bucket it is certain. By the requests' own times it is to within their bins, 0.5 %, and for
+    the requests that were told within the window: vLLM counted them up to a second earlier.
+    """
 
     least: float
     most: float
@@ -35,7 +39,9 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One phase's latency over a window, in seconds, of ``count`` requests or observations.
+    """One phase's latency over a window, in seconds.
+
+    ``count`` is by ``source``: the requests that were told, or the observations in vLLM's buckets.
 
     ``quantiles`` and ``ranges`` are by quantile. From buckets, a quantile is interpolated in its
     range. ``edges`` are those of vLLM's buckets.
@@ -62,7 +68,7 @@ class Latency:
 
     @property
     def gap_range(self) -> Range:
-        """Between what P99 - P50 certainly is: from 0 where both are in one bucket."""
+        """Between what P99 - P50 is: from 0 where both are in one bucket."""
         return gap_range(self.ranges[0.5], self.ranges[0.99])
 
     @property
@@ -87,22 +93,43 @@ def latency(histogram: HistogramReading) -> Latency | None:
     return Latency(known, histogram.count, ranges, histogram.edges)
 
 
-def own_latency(times: Ordered, histogram: HistogramReading, tolerance: float) -> Latency | None:
-    """The latency by the requests' own times, as vLLM's histogram of the same requests is refined.
+def own_latency(
+    times: Ordered, histogram: HistogramReading, missing: int, others: float
+) -> Latency:
+    """The latency by the requests' own ``times``, of which there are some.
 
-    None if the two contradict each other although at most the share ``tolerance`` of the requests
-    is in only one of them.
+    So many are ``missing``, or too many; ``histogram`` has these and the missing ones. ``others``
+    is the share of it that is of requests whose latency this is not.
     """
-    quantiles = {}
+    places = {quantile: _place(times, quantile) for quantile in QUANTILES}
+    ranges = {}
+    for quantile, place in places.items():
+        bucket = bucket_range(histogram, quantile, others)
+        low, high = place - missing, place + missing
+        ranges[quantile] = Range(
+            times[low] if low >= 0 else min(bucket.least, times[0]),
+            times[high] if high < len(times) else max(bucket.most, times[place]),
+        )
+
+    quantiles = {quantile: times[place] for quantile, place in places.items()}
+    return Latency(quantiles, len(times), ranges, histogram.edges, Source.REQUESTS)
+
+
+def contradicts(times: Ordered, histogram: HistogramReading, tolerance: float) -> bool:
+    """Whether a quantile of ``times`` is not in vLLM's bucket for it.
+
+    Nor in one that is within ``tolerance`` of it, a share of the requests.
+    """
     for quantile in QUANTILES:
-        value = times[max(math.ceil(quantile * len(times)), 1) - 1]
+        value = times[_place(times, quantile)]
         possible = bucket_range(histogram, quantile, tolerance)
         if not possible.least * (1 - _ROUNDING) <= value <= possible.most * (1 + _ROUNDING):
-            return None
-        quantiles[quantile] = value
+            return True
+    return False
 
-    ranges = {quantile: Range(value, value) for quantile, value in quantiles.items()}
-    return Latency(quantiles, len(times), ranges, histogram.edges, Source.REQUESTS)
+
+def _place(times: Ordered, quantile: float) -> int:
+    return max(math.ceil(quantile * len(times)), 1) - 1
 
 
 _ROUNDING: Final = 0.005  # of a time, in its bin
@@ -125,14 +152,15 @@ def _bucket(counts: Sequence[float], rank: float) -> int:
 
 
 def gap_range(median: Range, tail: Range) -> Range:
-    """Between what the difference of the two certainly is."""
+    """Between what the difference of the two is."""
     return Range(max(tail.least - median.most, 0.0), tail.most - median.least)
 
 
 def baseline_gap(baseline: PlainLatency | None, edges: Sequence[float]) -> Range | None:
-    """Between what the baseline's P99 - P50 certainly is; None if that is not known.
+    """Between what the baseline's P99 - P50 is; None if that is not known.
 
-    ``edges`` are those of vLLM's buckets, in which its quantiles are unless they are exact.
+    By requests' own times it is taken as it was measured. ``edges`` are those of vLLM's buckets, in
+    which its quantiles are otherwise.
     """
     if baseline is None or not baseline.quantiles.keys() >= {0.5, 0.99}:
         return None

@@ -6,11 +6,10 @@ each output (inter-token latency).
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sidecar.analysis.engine.latency import Latency, own_latency
+from sidecar.analysis.engine.latency import Latency, contradicts, own_latency
 from sidecar.analysis.windows.growth import GrowthWindow, subtract
 from sidecar.analysis.windows.recent import Ordered, Recent
 from sidecar.engine.names import Phase
@@ -21,31 +20,32 @@ from sidecar.requests.tally import Outcome
 PHASES: Final = (Phase.TTFT, Phase.TPOT, Phase.E2E)
 _BIN: Final = 1.005  # the bin of a time ends at its start times this
 _SHORTEST: Final = 1e-5  # seconds; shorter ones, such as 0, share a bin with it
-_SLICES: Final = 20  # of the window; fewer take less memory
-_MISSING: Final = 0.02  # share of vLLM's requests that may be missing
+_PARTS: Final = 240  # of twice the window, so that each slice is one of the growth's
+_MISSING: Final = 0.02  # share of vLLM's requests that may be missing, or one
+_UNTOLD: Final = 0.1  # share that may be missing with those that are not told yet
 
 _ENDED, _ABORTED, _OWN = "ended", "aborted", "own"
 _KINDS: Final = (_ENDED, _ABORTED, _OWN)
 
 
 class RequestTimes:
-    """One engine's; memory does not grow with the rate.
+    """One engine's; its bins bound the memory, whatever the rate.
 
     Of requests that were aborted the engine cannot tell whether their client left, so that vLLM
     does not count them, or a stop string ended them, so that it does: the number that vLLM has
-    counted tells it. Those of this product's own commands are in vLLM's histograms alone.
+    counted tells it. Those of this product's own commands are in vLLM's histograms, too, but in no
+    latency.
     """
 
     def __init__(self, window: float, *, takes_own: bool = False) -> None:
         """``window`` is in seconds. ``takes_own``: its own commands' requests are like others."""
         self._takes_own = takes_own
         self._times = {
-            (phase, kind): Recent(window, time_bin, _SLICES)
+            (phase, kind): Recent(2 * window, time_bin, _PARTS)
             for phase in PHASES
-            for kind in (_ENDED, _ABORTED)
+            for kind in _KINDS
         }
-        self._told: Counter[tuple[Phase, str]] = Counter()
-        self._window = GrowthWindow[tuple[float, ...]](window, subtract)
+        self._window = GrowthWindow[tuple[float, ...]](window, subtract)  # as the histograms'
 
     def add(self, at: float, requests: Iterable[FinishedRequest]) -> None:
         """Adds those that were told by ``at``, a good poll's time."""
@@ -54,20 +54,19 @@ class RequestTimes:
             for phase, seconds in _times(request):
                 times.setdefault((phase, self._kind(request)), []).append(seconds)
 
+        kept = self._window.kept
         for key, values in times.items():
-            self._told[key] += len(values)
-            if key in self._times:
-                self._times[key].add(at, values)
+            self._times[key].add(kept[-1] if kept else at, values)
 
     def mark(self, at: float) -> None:
         """What was added until now is in the window that ends at ``at``, a good poll's time."""
-        told = tuple(float(self._told[phase, kind]) for phase in PHASES for kind in _KINDS)
-        self._window.append(at, told)
+        self._window.append(at, ())
+        start = self._window.kept[0]
         for times in self._times.values():
-            times.drop(at)
+            times.forget(start if start < at else math.inf)
 
     def latency(self, phase: Phase, counted: HistogramReading, late: float) -> Latency | None:
-        """A phase's latency, where every request that vLLM has ``counted`` is known.
+        """A phase's latency, where hardly one of the requests that vLLM has ``counted`` is unknown.
 
         ``counted`` is over the same window; of it, ``late`` are from since the last poll, and may
         not be told yet. None if it is not known.
@@ -78,8 +77,12 @@ class RequestTimes:
         times = self._like(phase, counted.count, late)
         if times is None or not len(times):
             return None
-        others = abs(counted.count - len(times)) / counted.count
-        return own_latency(times, counted, min(max(others, _MISSING), 1.0))
+        own = self._times[phase, _OWN].ordered()
+        everyone = times.merged(own)
+        missing = math.ceil(abs(counted.count - len(everyone)))
+        if missing > _UNTOLD * len(times) or contradicts(everyone, counted, _MISSING):
+            return None
+        return own_latency(times, counted, missing, len(own) / counted.count)
 
     def _kind(self, request: FinishedRequest) -> str:
         if request.is_own and not self._takes_own:
@@ -87,23 +90,13 @@ class RequestTimes:
         return _ABORTED if request.outcome is Outcome.ABORTED else _ENDED
 
     def _like(self, phase: Phase, count: float, late: float) -> Ordered | None:
-        """The times of the requests that vLLM counts, if so many can be."""
-        ended, aborted, own = self._growth(phase)
-        without = ended + own
-        whole = without + aborted
-        least = (1 - _MISSING) * count - late
-        most = (1 + _MISSING) * count + late
-
-        known = self._times[phase, _ENDED].ordered()
-        if least <= whole <= most and abs(whole - count) < abs(without - count):
-            return known.merged(self._times[phase, _ABORTED].ordered())
-        return known if without >= least else None
-
-    def _growth(self, phase: Phase) -> tuple[float, ...]:
-        """How many of each kind were told within the window."""
-        grown = self._window.growth or (0.0,) * (len(PHASES) * len(_KINDS))
-        first = PHASES.index(phase) * len(_KINDS)
-        return grown[first : first + len(_KINDS)]
+        """The times of the requests that vLLM counts, without own ones, if so many can be."""
+        ended = self._times[phase, _ENDED].ordered()
+        whole = ended.merged(self._times[phase, _ABORTED].ordered())
+        own = len(self._times[phase, _OWN].ordered())
+        nearest = min(ended, whole, key=lambda times: abs(len(times) + own - count))
+        off = max(_MISSING * count, 1.0)  # one may be told on the other side of the window's start
+        return nearest if count - late - off <= len(nearest) + own <= count + off else None
 
 
 def time_bin(seconds: float) -> int:

@@ -81,6 +81,11 @@ class GrowthWindow(Generic[Total]):
             return None
         return self._subtract(self._latest.totals, self._kept[0].totals)
 
+    @property
+    def kept(self) -> Sequence[float]:
+        """The times of the readings kept, about sixty; the window begins with the first."""
+        return [one.at for one in self._kept]
+
     def start(self, seconds: float) -> Reading[Total]:
         """The reading with which the last ``seconds`` begin: the latest kept that is as old.
 

@@ -79,6 +79,10 @@ class Recent:
         """Forgets what is older than the window that ends at ``now``."""
         self._counts.drop(now)
 
+    def forget(self, before: float) -> None:
+        """Forgets what is from ``before`` that time."""
+        self._counts.forget(before)
+
     def ordered(self) -> Ordered:
         """The values of the window that ended at the last ``drop`` or ``add``."""
         return Ordered(

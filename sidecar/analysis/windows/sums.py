@@ -1,5 +1,6 @@
 """Sums by key over a sliding window."""
 
+import math
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -57,7 +58,11 @@ class SlidingSums(Generic[Key, Value]):
     def drop(self, now: float) -> None:
         """Forgets what is older than the window that ends at ``now``."""
         was_set_back = bool(self._slices) and now < self._slices[-1].end
-        while self._slices and (was_set_back or self._slices[0].end < now - self._window):
+        self.forget(math.inf if was_set_back else now - self._window)
+
+    def forget(self, before: float) -> None:
+        """Forgets what is from ``before`` that time."""
+        while self._slices and self._slices[0].end < before:
             oldest = self._slices.popleft()
             self._subtract(oldest.sums)
 

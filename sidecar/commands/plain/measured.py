@@ -168,7 +168,7 @@ class BaselineRun:
     def latencies(self) -> dict[str, dict[Phase, Latency]]:
         """Each model's latencies, all of its engines together; empty without requests.
 
-        By the requests' own times where a plug-in tells all of them.
+        By the requests' own times where a plug-in tells nearly all of them.
         """
         return {
             model: {

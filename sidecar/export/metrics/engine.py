@@ -196,7 +196,7 @@ METRICS: Final = (
         "engine_latency_seconds",
         (
             "Quantiles 0.5 and 0.99 over latency_window: of the requests' own times where the "
-            "plug-in tells those of all that finished (ttft, tpot and e2e), else interpolated in "
+            "plug-in tells nearly all that finished (ttft, tpot and e2e), else interpolated in "
             "the buckets of vLLM's own histograms."
         ),
         ["phase", "quantile"],
@@ -233,9 +233,9 @@ METRICS: Final = (
     SINGLE_ENGINE.gauge(
         "engine_tpot_gap_bound_seconds",
         (
-            "The least and the most that P99 - P50 of the time per output token can be: the same "
-            "by the requests' own times; by vLLM's buckets, as far as these tell, so at least 0 "
-            "within one bucket."
+            "The least and the most that P99 - P50 of the time per output token can be: by "
+            "the requests' own times with those that are missing, the same without any; by vLLM's "
+            "buckets, as far as these tell, so at least 0 within one bucket."
         ),
         ["bound"],
         value=_gap_bounds,

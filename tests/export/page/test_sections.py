@@ -13,6 +13,7 @@ from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.latency import Source
 from sidecar.analysis.judgement import Gate, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
@@ -357,6 +358,15 @@ def test_latencies_by_vllms_buckets_are_ranges_and_gaps_are_compared_with_the_ba
     )
     large = {"ttft": PlainLatency({0.5: 0.001, 0.99: 0.02}, is_exact=True)}
     assert "times the baseline" not in text(replace(by_buckets, plain_latencies=large))
+
+
+def test_own_times_of_which_some_are_missing_are_ranges_that_round_to_one_value_or_two():
+    """A gap that has grown by 4.5 to 14 times has grown at least 4.5 times."""
+    edges = (0.0101, 0.0102), (0.015, 0.015), (0.02, 0.02), (0.1002, 0.2902)
+    own = replace(by_bucket(*edges), source=Source.REQUESTS)
+    plain = {"tpot": PlainLatency({0.5: 0.01, 0.99: 0.03}, is_exact=True)}
+    page = text(model(engines=(engine(latencies={Phase.TPOT: own}),), plain_latencies=plain))
+    assert "TPOT 10 ms 100-290 ms 90-280 ms (at least 4.5 times the baseline)" in page
 
 
 def test_the_page_says_since_when_the_answer_holds_and_when_it_was_counted():

@@ -1,6 +1,5 @@
 import asyncio
 import re
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -262,8 +261,9 @@ async def test_a_load_is_measured_until_step_times_are_known_well_enough(
     What the plug-in tells of the machine is part of it.
     """
     monkeypatch.setattr("sidecar.commands.plain.traffic._LEAST_SLOT", 1.0)
-    gpu = type("NvmlCudaPlatform", (), {"get_device_name": staticmethod(lambda: "NVIDIA H100")})
-    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=gpu()))
+    (tmp_path / "gpus" / "0").mkdir(parents=True)
+    (tmp_path / "gpus" / "0" / "information").write_text("Model: NVIDIA H100\n")
+    monkeypatch.setattr("sidecar.requests.plugin.GPUS", str(tmp_path / "gpus"))
     socket = tmp_path / "plugin.sock"
     options = SimulatorOptions(num_speculative_tokens=0, speed=8)
     often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}

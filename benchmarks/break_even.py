@@ -102,7 +102,7 @@ _LAB_MTP: Final = _LAB | {
     "intermediate_size": 2048,
     "num_hidden_layers": 3,
 }
-_LLAMA_8B: Final = {
+LLAMA_8B: Final = {
     "hidden_size": 4096,
     "intermediate_size": 14336,
     "num_hidden_layers": 32,
@@ -110,7 +110,7 @@ _LLAMA_8B: Final = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
-_LLAMA_HEAD: Final = _LLAMA_8B | {"num_hidden_layers": 1}
+_LLAMA_HEAD: Final = LLAMA_8B | {"num_hidden_layers": 1}
 _MINICPM3_4B: Final = {
     "hidden_size": 2560,
     "intermediate_size": 6400,
@@ -311,21 +311,21 @@ PUBLISHED: Final = (
     Pair(
         name="Llama 3.1 8B, EAGLE, K = 2 to 7 (vLLM issue 20780)",
         method="eagle",
-        target=_LLAMA_8B,
+        target=LLAMA_8B,
         draft=_LLAMA_HEAD,
         cells=_of_20780((2.1, 2.29, 2.39, 2.43, 2.45, 2.47), (4.37, 4.29, 4.48, 4.71, 4.94, 5.2)),
     ),
     Pair(
         name="Llama 3.1 8B, EAGLE-3, K = 2 to 7 (the same)",
         method="eagle3",
-        target=_LLAMA_8B,
+        target=LLAMA_8B,
         draft=_LLAMA_HEAD | {"draft_vocab_size": 32000},
         cells=_of_20780((2.36, 2.79, 3.08, 3.32, 3.46, 3.54), (4.32, 4.09, 4.05, 4.13, 4.20, 4.29)),
     ),
     Pair(
         name="Llama 3 8B, EAGLE, K = 2 and 4 (vLLM pull request 16035)",
         method="eagle",
-        target=_LLAMA_8B,
+        target=LLAMA_8B,
         draft=_LLAMA_HEAD,
         cells=[
             Cell(requests=1, drafted=2, length=1.89, speedup=1.364, plain=7.77, context=300),

@@ -17,7 +17,7 @@ def context(report: Report, alert: PodAlert) -> str:
 
     With an alert on vLLM as a whole it is the page's answer.
     """
-    model = next((one for one in report.models if one.model_name == alert.model_name), None)
+    model = report.model(alert.model_name)
     if model is None or alert.alert is Alert.DOWN:
         return _page_answer(report)
     if alert.alert is Alert.OUTPUT_WORSE:

@@ -125,12 +125,7 @@ class Push:
         """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
         alert = course.alert
         rule = course.rule
-        labels = {
-            **self._labels,
-            "alertname": rule.name,
-            **rule.labels,
-            **alert.labels,
-        }
+        labels = {**self._labels, "alertname": rule.name, **rule.labels, **alert.labels}
         details = f"Details: specdec-sidecar report --url {self._own_page}"
         annotations = {
             "summary": filled(rule.summary, labels, alert.value),

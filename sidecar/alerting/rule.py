@@ -10,8 +10,8 @@ class Rule:
     """One alert at one severity, as ``alerts/alerts.yaml`` has it.
 
     Its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds.
-    ``summary`` and ``description`` have fields for labels, ``value``
-    and ``percent``. ``first`` is what to do first, in a few words; only those that page have it.
+    ``summary`` and ``description`` have fields for labels, ``value`` and ``percent``. ``first`` is
+    what to do first, in a few words; only those that page have it.
     """
 
     name: str

@@ -41,10 +41,10 @@ def vllm_alert(
 ) -> PodAlert | None:
     """The alert on vLLM itself at ``at``, if any.
 
-    The sidecar ``began`` to ask then, in Unix seconds.
     ``model_name`` is the model that it serves, empty if it was never read: an outage is a model's.
-    ``was_stalled``: an engine was at the last good poll. ``pace`` multiplies how long vLLM must be
-    down, and ``startup_time``, the seconds that it may take to start.
+    ``began`` is when the sidecar first asked it, in Unix seconds. ``was_stalled``: an engine was,
+    at the last good poll. ``pace`` multiplies how long vLLM must be down, and ``startup_time``, the
+    seconds that it may take to start.
     """
     if was_stalled:  # also while vLLM is down after it: one cause, one page
         return PodAlert(alert=Alert.STALLED, severity=Severity.CRITICAL)
@@ -101,7 +101,7 @@ def tells(report: Report, alert: PodAlert) -> bool:
 
     After a restart of vLLM, what only the plug-in tells is unknown for a while.
     """
-    model = next((one for one in report.models if one.model_name == alert.model_name), None)
+    model = report.model(alert.model_name)
     if model is None:
         return True
     if alert.alert is Alert.OUTPUT_WORSE:

@@ -202,3 +202,7 @@ class Report:
     health: HealthReport = field(default_factory=HealthReport)
     probe: ProbeReport = field(default_factory=ProbeReport)
     alerts: tuple[PodAlert, ...] = ()
+
+    def model(self, name: str) -> ModelReport | None:
+        """The model of that name; None if it has none."""
+        return next((model for model in self.models if model.model_name == name), None)

@@ -20,10 +20,10 @@ from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
 LEGEND: Final = (
     "Acceptance rate: the share of the draft tokens, which speculation proposes, that the model"
     " accepts. T: the temperature at which requests sample; a range includes its upper end. Times"
-    " are vLLM's own, from the arrival of a request: its client waits longer. A range of times is"
-    " the bucket of vLLM's histogram in which the quantile is; without the plug-in, no more is"
-    " known. ± is the 95 % confidence interval; of a speedup, as that of the same traffic in the"
-    " long run."
+    " are vLLM's own, from the arrival of a request: its client waits longer. A range of times has"
+    " the quantile in it: without the plug-in, it is a bucket of vLLM's histogram; with it, what"
+    " the few requests leave open whose times are not known yet. ± is the 95 % confidence interval;"
+    " of a speedup, as that of the same traffic in the long run."
 )
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 TEMPERATURES: Final = (
@@ -135,7 +135,7 @@ def _times(engine: EngineReport, phase: Phase) -> Sequence[str]:
 
 
 def shown_quantiles(measured: Latency, show: Callable[[float], str]) -> list[str]:
-    """P50, P95 and P99: where only vLLM's buckets tell, the range of the bucket."""
+    """P50, P95 and P99, or the range of each that is not known more exactly."""
     return [shown_range(measured.ranges[quantile], show) for quantile in (0.5, 0.95, 0.99)]
 
 

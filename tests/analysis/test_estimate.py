@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.break_even import LAB, PUBLISHED, lines
+from benchmarks.break_even import LAB, LLAMA_8B, PUBLISHED, lines
 from sidecar.analysis.speed.estimate import Estimate, Unsized, estimate, range_by_sizes
 from sidecar.analysis.speed.steps import Steps
 from sidecar.requests.messages import Configuration, Speculation
@@ -14,23 +14,15 @@ from tests.analysis.test_state_speed import PLAIN, Decoding
 from tests.export.reports import report
 
 DOCS = Path(__file__).parents[2] / "docs" / "measurements" / "break-even.md"
-LLAMA = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
-HEAD = LLAMA | {"num_hidden_layers": 1}
-SMALL = LLAMA | {
+HEAD = LLAMA_8B | {"num_hidden_layers": 1}
+SMALL = LLAMA_8B | {
     "hidden_size": 2048,
     "intermediate_size": 8192,
     "num_hidden_layers": 16,
     "tie_word_embeddings": 1,
 }
 # Qwen3 30B A3B: of 128 experts a token passes 8.
-MOE = LLAMA | {
+MOE = LLAMA_8B | {
     "hidden_size": 2048,
     "num_hidden_layers": 48,
     "num_experts": 128,
@@ -39,15 +31,15 @@ MOE = LLAMA | {
 }
 EAGLE = Speculation("eagle3", 3, draft_sizes=HEAD)
 EAGLE_3 = replace(EAGLE, draft_sizes=HEAD | {"draft_vocab_size": 32000})
-LARGE = Speculation("draft_model", 1, draft_sizes=LLAMA | {"num_hidden_layers": 48})
-GPU = Configuration(device="cuda", sizes=LLAMA)
+LARGE = Speculation("draft_model", 1, draft_sizes=LLAMA_8B | {"num_hidden_layers": 48})
+GPU = Configuration(device="cuda", sizes=LLAMA_8B)
 REASONS = [
     (EAGLE, replace(GPU, sizes={}), Unsized.SIZES),
-    (EAGLE, replace(GPU, sizes=LLAMA | {"hidden_size": 0}), Unsized.SIZES),
+    (EAGLE, replace(GPU, sizes=LLAMA_8B | {"hidden_size": 0}), Unsized.SIZES),
     (replace(EAGLE, draft_sizes={}), GPU, Unsized.SIZES),
     (EAGLE, replace(GPU, is_hybrid=True), Unsized.LAYERS),
     (EAGLE, replace(GPU, is_moe=True), Unsized.EXPERTS),
-    (EAGLE, replace(GPU, sizes=LLAMA | {"num_experts": 128}), Unsized.EXPERTS),
+    (EAGLE, replace(GPU, sizes=LLAMA_8B | {"num_experts": 128}), Unsized.EXPERTS),
     (replace(EAGLE, method="mlp_speculator"), GPU, Unsized.METHOD),
     *(
         (replace(EAGLE, method=method), GPU, Unsized.RATE)
@@ -186,7 +178,7 @@ def test_a_draft_that_is_not_split_takes_longer_beside_a_target_that_is():
 
 def test_mtp_is_a_layer_of_the_target_whatever_vllm_calls_its_draft():
     """vLLM's draft configuration has 0 layers, or all of the target's."""
-    mtp = Speculation("mtp", 1, draft_sizes=LLAMA | {"num_hidden_layers": 0})
+    mtp = Speculation("mtp", 1, draft_sizes=LLAMA_8B | {"num_hidden_layers": 0})
     low, high = found(mtp, drafted=1.0, requests=1.0)
 
     assert 1 / 33 < low < 0.2

@@ -2,6 +2,8 @@
 
 import pytest
 
+from benchmarks.break_even import LLAMA_8B
+
 # The dimensions of released models, as their config.json has them.
 MAVERICK = {
     "model_type": "llama4",
@@ -204,15 +206,7 @@ FALCON_H1_7B = {
     "mamba_n_heads": 24,
     "vocab_size": 130048,
 }
-PLAIN = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
+PLAIN = {"model_type": "llama", **LLAMA_8B}
 
 
 @pytest.fixture

@@ -5,6 +5,9 @@ JOBS ?= $(shell echo $$((2 * $$(nproc))))  # tests wait for servers half of thei
 TARGETS ?= exposition packets settings
 DEBIAN := chromium curl openssl prometheus prometheus-alertmanager  # what tests run, and Debian's minimum lacks
 
+# Where nobody keeps bytecode, each of pytest's processes and each command that a test starts compiles all modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo run test test-slow test-all lab test-lab test-schedulers mutations check lint types format docs docs-check bench fuzz screenshots lock build publish-dry-run clean
 .DEFAULT_GOAL := help
 
@@ -37,7 +40,7 @@ lab: ## install a real vLLM with small models, 4 to 9 GB: make lab [VERSION=0.20
 test-lab: lab ## run the tests against the lab's vLLM, on this machine's CPU (20 minutes)
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
-	$(BIN)/pytest -m "lab and not measured" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile -m "lab and not measured" $(ARGS)  # those of health mostly wait
 
 test-schedulers: lab ## run the plug-in's tests on vLLM's own schedulers, 0.16 to 0.33, without a server
 	@scripts/setup dev

@@ -37,6 +37,7 @@ def started(**environment):
     return int(aiohttps), int(ours), variable, set(modules.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [False, True])
 def test_certificates_are_loaded_by_the_clients_that_verify_and_once_for_each(given, tmp_path):
     """Whatever file of them the environment names."""

@@ -54,7 +54,6 @@ class Scene:
     fleet: list = ()  # what fires besides the pods' own
     reads: tuple = ()  # alerts that the alert's expression reads
     needs_prometheus: bool = False  # whether the direct push sees it otherwise
-    takes_long: bool = False  # whether promtool needs ten seconds for it
     pods: list = ()
     # At the last minute: by name, the (labels, value) of a rule that no alert reads.
     records: dict = field(default_factory=dict)

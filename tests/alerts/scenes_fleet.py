@@ -38,7 +38,6 @@ def across_pods():
         "bad pods that are replaced before they can fire",
         ACROSS,
         at=(10, 40, 85, 115, 135),
-        takes_long=True,
         fleet=[
             across(until=115),
             across("margin", until=115),
@@ -129,7 +128,6 @@ def regressed():
         " varies",
         REGRESSED,
         at=(85, DAY + 25, DAY + 45),
-        takes_long=True,
     ).with_pods(
         pod("fell", 0.8, 0.605, falls=0.195),
         pod("less", 0.8, 0.64),
@@ -154,7 +152,6 @@ def regressed():
         "of a rate that hardly varied all day, a smaller drop is clear",
         REGRESSED,
         at=(85, DAY + 25, DAY + 45),
-        takes_long=True,
     ).with_pods(
         steady("fell", 0.715).fires(0.085, since=DAY + 30),
         steady("less", 0.74),
@@ -229,7 +226,6 @@ def net_negative():
         "averages over the pods that tell, by the namespace's most patient setting",
         NET_NEGATIVE,
         at=(30, 55, 65),
-        takes_long=True,
         fleet=[*slower("slower"), *slower("better", until=55)],
     ).with_pods(
         *fleet("slower", (0.0345, 0.096)),

@@ -234,7 +234,6 @@ def acceptance_dropped():
         LOW,
         at=(9, DAY + 45, DAY + 85),
         needs_prometheus=True,
-        takes_long=True,
     ).with_pods(
         Pod("good", poll=60).drafting(5, 0.8),
         Pod("low", poll=60).drafting(5, 0.4).fires(0.4, **always),
@@ -712,7 +711,6 @@ def output_worse():
         "SpecDecodeOutputWorse",
         at=(8, 45, 70),
         needs_prometheus=True,
-        takes_long=True,
     ).with_pods(
         ending(plain("plain", 0), 0, 20, "0.7-1"),
         speculating("four-in-a-hundred", 4, 100),

@@ -159,6 +159,7 @@ def test_a_pod_whose_outputs_end_badly_since_five_minutes_is_named(pod, bad, cod
     assert finding.share > 0.4
 
 
+@pytest.mark.slow
 def test_what_goes_on_never_becomes_usual_and_what_ends_is_no_finding(pod):
     """Two hours of loops are still compared with what was before them."""
     minutes(pod, 20)

@@ -96,6 +96,7 @@ def test_a_value_leaves_with_the_window_and_at_most_a_slice_late(gaps):
     assert len(recent.ordered()) == 0
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rate():
     """Five times as many values a second take about the same memory."""
 

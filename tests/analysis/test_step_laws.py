@@ -85,6 +85,7 @@ def test_the_cells_with_most_prefill_are_within_the_bar(law, cell, curves):
     assert off(law, cell, curve, requests=2 * FEW) == pytest.approx(0, abs=BAR)
 
 
+@pytest.mark.slow
 def test_a_baseline_of_one_context_is_right_there_and_withheld_elsewhere(curves):
     """Withheld rather than extrapolated."""
     curve = curves(LAB, prompts=(20,))

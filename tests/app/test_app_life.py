@@ -185,6 +185,7 @@ def wall(monkeypatch):
     return clock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar):
     """By an hour in either direction, under load; counts stay exact to the token."""

@@ -51,6 +51,7 @@ def peak_kib(pid):
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
+@pytest.mark.slow
 async def test_endless_pages_of_vllm_cost_bounded_memory(served, recorded, program):
     """Without end, with too many series, labels or models, each between two sound pages."""
     kind = "sound"

@@ -44,6 +44,7 @@ def healthcheck(finished):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.servers
 async def test_prometheus_scrapes_with_tls_client_certificate_and_password(
     guarded, http, authority, tmp_path

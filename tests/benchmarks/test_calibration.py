@@ -107,6 +107,7 @@ def groups(mix, **wanted):
     return sums.requests, sums.rate
 
 
+@pytest.mark.slow
 def test_only_structured_output_costs_and_long_prompts_are_mostly_structured():
     """So that long prompts accept less, and none of it is theirs."""
     mix = Mix(600, costs=0.1, falls_at=HOURS / 2, is_confounded=True)
@@ -132,6 +133,7 @@ def test_replies_come_as_often_alike_as_said(alike):
     assert fmean(one.ending == "loop" for one in replies) == pytest.approx(0.1, rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_job_comes_for_an_hour_of_each_day():
     """It sends as many replies as all others, and they loop as often as said."""
     polls = list(Pod(300, 0.0, job=0.4).polls(0, 2 * 86_400.0))

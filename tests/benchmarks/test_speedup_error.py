@@ -28,6 +28,7 @@ def test_noise_is_as_large_as_said():
     assert pstdev(steps) / fmean(steps) == pytest.approx(0.05, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "traffic", [SHORT, Traffic(name="wanders", at_once=(8, 8), reply=200, noise=0.03, lasts=60)]
 )
@@ -42,6 +43,7 @@ def test_after_two_hours_the_plus_minus_covers_the_speedup_of_the_long_run(traff
     assert fmean(one.error for one in known) < 0.03
 
 
+@pytest.mark.slow
 def test_a_pod_that_loses_a_tenth_is_found_and_one_that_breaks_even_is_not():
     """From the start, without noise."""
     truth = long_run(SHORT, 0)

@@ -250,9 +250,8 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert steps.machine_load is not None  # it ran on this machine
 
 
-@pytest.mark.parametrize(
-    ("error", "rounds"), [(1.0, 6), pytest.param(1e-9, 12, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("error", "rounds"), [(1.0, 6), (1e-9, 12)])
 async def test_a_load_is_measured_until_step_times_are_known_well_enough(
     monkeypatch, tmp_path, error, rounds
 ):
@@ -281,6 +280,7 @@ async def test_a_load_is_measured_until_step_times_are_known_well_enough(
     assert measured.misses("demo", steps)  # how far off is the machine's
 
 
+@pytest.mark.slow
 async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_says_why(
     finished, tmp_path
 ):
@@ -414,6 +414,7 @@ def test_with_the_plug_in_latencies_are_by_the_requests_own_times_and_the_settin
     assert own.quantiles[0.99] - own.quantiles[0.5] == pytest.approx(0.013, rel=0.01)
 
 
+@pytest.mark.slow
 async def test_a_baseline_that_only_watches_takes_the_plug_in_s_times(tmp_path):
     socket = tmp_path / "plugin.sock"
     often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}

@@ -46,6 +46,7 @@ def of(metric, comparison):
     return one
 
 
+@pytest.mark.slow
 def test_no_difference_is_claimed_between_two_runs_of_one_server():
     """Fifty pairs, twelve differences with an error each: none is claimed."""
     claimed = []

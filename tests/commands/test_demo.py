@@ -57,9 +57,8 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program):
     assert failed == 0
 
 
-@pytest.mark.parametrize(
-    ("option", "is_found"), [((), True), pytest.param(("--fixed",), False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("option", "is_found"), [((), True), (("--fixed",), False)])
 async def test_the_demo_tells_milliseconds_and_finds_greedy_drafting_until_it_is_fixed(
     program, option, is_found
 ):

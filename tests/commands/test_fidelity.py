@@ -490,11 +490,12 @@ async def test_the_exit_code_says_whether_two_servers_differ(
     assert MARKER not in out + err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "more"),
     [
         (lambda _body, length: length >= 4000, ("--context", "8000")),  # a stale KV cache
-        slow(lambda body, _length: "top_p" in body, ("--extra-body", '{"top_p": 0.9}')),
+        (lambda body, _length: "top_p" in body, ("--extra-body", '{"top_p": 0.9}')),
     ],
     ids=["from 4,000 tokens on", "with top-p"],
 )
@@ -572,6 +573,7 @@ async def test_a_sidecar_without_requests_by_group_is_refused(finished, served, 
     assert "no requests by group; does its vLLM have the plug-in?" in err
 
 
+@pytest.mark.slow
 async def test_each_exit_code_has_a_sentence(finished, served, tmp_path):
     """What was found, and what to do where nothing can be."""
     sentences = {}
@@ -646,6 +648,7 @@ async def test_json_names_places_and_no_text(finished, served, tmp_path):
     assert MARKER not in out
 
 
+@pytest.mark.slow
 async def test_as_many_samples_are_asked_for_as_the_difference_needs(finished, served, tmp_path):
     """Of each prompt and server, unless the user says how many."""
     seen = []
@@ -693,6 +696,7 @@ async def test_a_server_that_fails_leaves_it_undecided(finished, served, tmp_pat
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 async def test_the_time_is_bounded_and_what_was_found_in_it_counts(finished, served, tmp_path):
     """Greedy outputs that differ stay different, however long the samples take."""
     more = ("--samples", "1000000", "--duration", "2s")

@@ -159,6 +159,7 @@ async def test_url_takes_the_place_of_the_settings(program):
     assert "changed" not in reloaded
 
 
+@pytest.mark.slow
 async def test_where_vllm_waits_for_it_it_waits_for_a_port_that_is_taken(program):
     """As of another Pod of the node, with ``hostNetwork``."""
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -46,6 +46,7 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
     assert cold["acceptance P10"] <= cold["acceptance P50"] <= cold["acceptance P90"]
 
 
+@pytest.mark.slow
 async def test_requests_of_other_clients_are_noticed():
     """The acceptance stays that of the sweep alone."""
     async with simulated() as vllm, traffic(vllm):

@@ -88,7 +88,8 @@ def read(tmp_path_factory):
     yield from reading(PAGE, tmp_path_factory, FLEETS, more())
 
 
-pytestmark = pytest.mark.servers
+# Prometheus takes in 170 pods' hour.
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ async def test_a_dead_sidecar_fails_open(probe):
     assert await probe(port)
 
 
+@pytest.mark.slow
 async def test_a_sidecar_that_keeps_restarting_fails_open(probe):
     """Whether the probe meets it before it listens, as it answers or as it stops."""
     port = free_port()

@@ -182,6 +182,7 @@ def test_a_canary_is_judged_at_the_same_load_and_temperatures(tmp_path, canary, 
     assert verdicts(tmp_path, rollout(canary)) == expected
 
 
+@pytest.mark.slow
 def test_a_lower_acceptance_rate_ends_no_canary_that_is_as_fast(tmp_path):
     """Time decides where it is known; otherwise the acceptance rate does."""
     canary = Version(drafted={"0": 1.2, "0.7-1": 0.6})
@@ -202,25 +203,25 @@ def test_a_lower_acceptance_rate_ends_no_canary_that_is_as_fast(tmp_path):
             {"broken-endings"},
             "the mean number of requests running differs by more than 22 %",
         ),
-        (
+        slow(
             Version(tokens={"1": 1000, "5-8": 9000}, milliseconds={"1": 9, "5-8": 60}),
             Version(tokens={"5-8": 1000, "9-16": 9000}),
             {"broken-endings", "preemptions", "time-to-first-token"},
             "the versions run other numbers of requests at once",
         ),
-        (
+        slow(
             Version(context=6000.0),
             Version(),
             set(),
             "the lengths of the contexts differ by half or more",
         ),
-        (
+        slow(
             Version(requests={"0.3-0.5": 20}, drafted={"0.3-0.5": 2}),
             Version(),
             {"preemptions"},
             "no temperature at which both versions ended thirty requests in an hour",
         ),
-        (
+        slow(
             Version(slower=1.03),
             Version(hours=(1.0, 1.0, 1.1, 1.1)),
             {"broken-endings", "preemptions"},
@@ -238,6 +239,7 @@ def test_where_nothing_can_be_compared_there_is_no_verdict_but_a_sentence(
     assert any(reason.startswith(because) for reason in reasons(tmp_path, inputs))
 
 
+@pytest.mark.slow
 def test_the_noise_is_the_stable_version_s_own(tmp_path):
     """What it differs by from itself, two hours apart, explains as much of the canary."""
     canary = Version(slower=1.12)
@@ -247,6 +249,7 @@ def test_the_noise_is_the_stable_version_s_own(tmp_path):
     assert TOKEN not in verdicts(tmp_path, noisy)
 
 
+@pytest.mark.slow
 def test_a_stable_version_without_a_past_has_no_noise_to_compare_with(tmp_path):
     inputs = series("stable", Version(), PAST - 300) + series("canary", Version(), PAST)
 
@@ -256,6 +259,7 @@ def test_a_stable_version_without_a_past_has_no_noise_to_compare_with(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [{"until": END - 40}, {"until": END - 5}, {"busy_until": END - 7}],

@@ -62,6 +62,7 @@ def test_the_clients_times_give_the_documented_speedups(truth):
     )
 
 
+@pytest.mark.slow
 def test_the_clients_speedup_is_within_the_stated_error(truth):
     report = replay(LEVELS / "k3", AGAINST)
     speedups = speeds(report)

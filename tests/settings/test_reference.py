@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
@@ -44,11 +45,22 @@ def attributes(path):
     return read, read | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-MODULES = [
-    attributes(path) for path in (ROOT / "sidecar").rglob("*.py") if not path.is_relative_to(OWN)
-]
-# read by the models
-DERIVED = {name for file in ("baselines.py", "groups.py") for name in attributes(OWN / file)[0]}
+@cache
+def modules():
+    """The attributes of each module of the program; it takes a second to read them."""
+    return [
+        attributes(path)
+        for path in (ROOT / "sidecar").rglob("*.py")
+        if not path.is_relative_to(OWN)
+    ]
+
+
+@cache
+def derived():
+    """What the models of the settings read of themselves."""
+    return {name for file in ("baselines.py", "groups.py") for name in attributes(OWN / file)[0]}
+
+
 RULES = "".join(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))
 IN_RULES = set(re.findall(r'specdec_threshold\{name="(\w+)"', RULES))
 
@@ -56,9 +68,9 @@ IN_RULES = set(re.findall(r'specdec_threshold\{name="(\w+)"', RULES))
 def is_read(key):
     group, _, name = key.rpartition(".")
     if not group:
-        return any(name in read for read, _ in MODULES)
+        return any(name in read for read, _ in modules())
     names = {group, groups()[group].__name__}
-    return any(name in read and names & known for read, known in MODULES)
+    return any(name in read and names & known for read, known in modules())
 
 
 @pytest.mark.parametrize("key", keys())
@@ -67,4 +79,4 @@ def test_a_setting_is_read_by_the_program_or_a_rule(key):
     where = (
         "no module reads it as an attribute of its group, and no rule; model_dump() does not count"
     )
-    assert is_read(key) or key in DERIVED or by_rule, f"{key}: {where}"
+    assert is_read(key) or key in derived() or by_rule, f"{key}: {where}"

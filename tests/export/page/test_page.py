@@ -121,6 +121,7 @@ async def served(report):
         yield site
 
 
+@pytest.mark.slow
 async def test_the_page_in_a_browser(browser, pictures):
     """One browser for all states, one document: it renews itself."""
     async with browser() as tab:

@@ -595,7 +595,8 @@ class Observer:
         self.now = time.time()
         self.clock = time.monotonic()
         self.active_at = self.clock
-        self.in_flight = max(self.in_flight - 1, 0)
+        if self.in_flight:
+            self.in_flight -= 1
         self.step_seconds = 0.0
         # A vLLM that has it elsewhere loses the lengths of its steps, and nothing else.
         scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
@@ -1021,6 +1022,8 @@ class Report:
 
         If the engine is idle all packets are sent, since the next step may be far off.
         """
+        if not self.is_under_way and not self.is_due(is_idle=is_idle):
+            return
         may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
         while self.is_under_way or self.is_due(is_idle=is_idle):
             # Finished requests may take longer than a period; the next cut does not wait for them.

@@ -16,6 +16,7 @@ RUN awk '/^[a-z]/ { wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trov
         -r build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY sidecar ./sidecar
+COPY specdec_tools ./specdec_tools
 COPY alerts ./alerts
 COPY docs/fidelity.md ./docs/fidelity.md
 # Compiled here, since the root file system is read-only when it runs; the hashes make the result independent of dates.

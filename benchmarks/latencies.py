@@ -17,10 +17,10 @@ from typing import Any, Final
 import aiohttp
 
 from sidecar.app import running
-from sidecar.demo.scheduler import Request, SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import COLD, HOT, MIXED, Mix, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from specdec_tools.demo.scheduler import Request, SimulatorOptions
+from specdec_tools.demo.server import SimulatedVllm
+from specdec_tools.demo.traffic import COLD, HOT, MIXED, Mix, Traffic, TrafficOptions
 
 _SECONDS: Final = 40.0
 _LOADS: Final[tuple[tuple[str, float, Mix, int], ...]] = (

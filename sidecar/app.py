@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
@@ -32,13 +32,20 @@ from sidecar.settings.field_types import Address
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
-if TYPE_CHECKING:
-    from sidecar.recording.recording import Recorder  # only `record` and `replay` load it
+
+class Tee(Protocol):
+    """Sees all that the analysis gets, as ``record`` does to write it to files."""
+
+    def tee_scrapes(self, sink: ScrapeSink, source: PageSource) -> ScrapeSink:
+        """A sink that passes on to ``sink`` what ``source`` has been polled for."""
+
+    def tee_requests(self, sink: PluginSink) -> PluginSink:
+        """A sink that passes on to ``sink`` what a plug-in has told."""
 
 
 @asynccontextmanager
 async def running(
-    settings: Settings, recorder: "Recorder | None" = None, reloader: Reloader | None = None
+    settings: Settings, recorder: Tee | None = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
     """Runs the sidecar until the context exits; yields the address of its own pages.
 
@@ -76,7 +83,7 @@ class Sidecar:
         settings: Settings,
         pages: PageSource,
         supervisor: Supervisor,
-        recorder: "Recorder | None",
+        recorder: Tee | None,
         reloader: Reloader | None,
     ) -> None:
         self._settings = settings  # in force: a reload replaces them

@@ -1,4 +1,4 @@
-"""The command line: one module in ``commands`` for each subcommand."""
+"""The command line: one module for each subcommand, here or in the tools."""
 
 import argparse
 import os
@@ -23,6 +23,7 @@ _COMMANDS = (
     *("run", "plugin", "check", "healthcheck", "plan", "baseline"),
     *("sweep", "compare", "fidelity", "report", "record", "replay", "demo"),
 )
+_BESIDE_VLLM = ("run", "healthcheck")  # what a pod runs; all else is run by a person
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,4 +115,5 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _module(command: str) -> ModuleType:
-    return import_module(f"sidecar.commands.{command}")
+    package = "sidecar" if command in _BESIDE_VLLM else "specdec_tools"
+    return import_module(f"{package}.commands.{command}")

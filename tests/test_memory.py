@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.http.certificates import Authority
 
+ROOT = Path(__file__).parents[1]
 STARTED = """
 import os, sys
 from sidecar.memory import load_aiohttp
@@ -50,8 +52,11 @@ def test_certificates_are_loaded_by_the_clients_that_verify_and_once_for_each(gi
     assert ours == 1 or not given
 
 
-def test_what_only_commands_or_files_need_is_not_loaded():
+def test_nothing_of_the_tools_is_loaded_nor_named():
     *_, modules = started()
+    assert [name for name in modules if name.startswith("specdec_tools")] == []
 
-    needless = {"sidecar.recording.recording", "sidecar.demo.server"}
-    assert modules & needless == set()
+    sources = [*(ROOT / "sidecar").rglob("*.py")]
+    assert len(sources) > 150
+    assert [path for path in sources if "import specdec_tools" in path.read_text()] == []
+    assert [path for path in sources if "from specdec_tools" in path.read_text()] == []

@@ -11,10 +11,10 @@ from random import Random
 from typing import Final
 
 from benchmarks.calibration.models import Fault, Model
-from sidecar.commands.outputs.greedy import compare_greedy, control_of
-from sidecar.commands.outputs.replies import GreedyReply
-from sidecar.commands.outputs.result import Asked, Fidelity, Required, Server
-from sidecar.commands.outputs.sampled import compare_sampled
+from specdec_tools.outputs.greedy import compare_greedy, control_of
+from specdec_tools.outputs.replies import GreedyReply
+from specdec_tools.outputs.result import Asked, Fidelity, Required, Server
+from specdec_tools.outputs.sampled import compare_sampled
 
 SAMPLED_TOKENS: Final = 5  # the command's default: three draft tokens and two more
 # Nat, the mean of the gap between the two likeliest tokens. With numerics of 0.047 nat, 0.9 % of

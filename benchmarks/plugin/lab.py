@@ -28,7 +28,7 @@ from benchmarks.plugin import switch
 from benchmarks.plugin.switch import WITHOUT
 from benchmarks.table import Row
 from lab.installation import ROOT, installed
-from sidecar.commands.plugin import write_plugin
+from specdec_tools.commands.plugin import write_plugin
 from tests.requests.plain_receiver import PlainReceiver
 
 MINUTES = float(os.environ.get("MINUTES", "30"))

@@ -3,8 +3,8 @@
 60 % of the requests are at temperature 0, 40 % at 1. The same arrivals go to servers that all
 speculate, to none that do, or are split: those at 0 to servers that speculate, those at 1 to
 servers that do not. Drafts have three tokens, unless a row says one. Steps follow the laws of
-``sidecar/demo/step_law.py``, and the acceptance is that of docs/measurements/why.md. It prints
-Markdown tables, and takes about ten minutes of one core; ``--part`` and ``--seeds`` make it
+``specdec_tools/demo/step_law.py``, and the acceptance is that of docs/measurements/why.md. It
+prints Markdown tables, and takes about ten minutes of one core; ``--part`` and ``--seeds`` make it
 shorter.
 """
 

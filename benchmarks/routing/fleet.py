@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from sidecar.demo.scheduler import Request, SamplingParams, Scheduler, SimulatorOptions
+from specdec_tools.demo.scheduler import Request, SamplingParams, Scheduler, SimulatorOptions
 
 MEASURED: Final = (0.2, 0.8)  # of the arrivals' time: the rest fills the servers and empties them
 

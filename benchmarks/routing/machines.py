@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks.routing.fleet import Mix, chance
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.step_law import H100, LAB, StepLaw
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.step_law import H100, LAB, StepLaw
 
 TOKENS: Final = 3
 COLD: Final = frozenset({0.0})

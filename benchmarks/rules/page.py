@@ -8,10 +8,10 @@ from pathlib import Path
 import aiohttp
 
 from sidecar.app import running
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.server import SimulatedVllm
+from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 
 _COUNTER = re.compile(r"^# TYPE (\S+) (?:counter|histogram)$", re.MULTILINE)
 

@@ -21,9 +21,9 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.table import Row, report
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.server import SimulatedVllm
+from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.debian_servers import free_port
 
 WARM = 0.2  # share of the run left out of the slope, while buffers and windows fill

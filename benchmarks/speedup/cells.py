@@ -14,16 +14,16 @@ from random import Random
 
 import structlog
 
-from sidecar.commands.load.client import Client, Sample
-from sidecar.commands.load.workload import RequestOptions
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.errors import ScrapeError
-from sidecar.recording.recording import PluginLine, Scrape
 from sidecar.requests.messages import Dropped, Message, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings.groups import Limits
 from sidecar.settings.groups import Scrape as ScrapeSettings
+from specdec_tools.load.client import Client, Sample
+from specdec_tools.load.workload import RequestOptions
+from specdec_tools.recording.recording import PluginLine, Scrape
 
 _POLL = 0.5  # seconds
 _WORDS: Sequence[str] = tuple(

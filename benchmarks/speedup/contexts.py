@@ -37,12 +37,12 @@ from benchmarks.speedup.cells import (
 )
 from benchmarks.speedup.tables import BAR, replayed
 from lab.installation import installed
-from sidecar.commands.baseline import measure
-from sidecar.commands.load.client import Sample
-from sidecar.commands.load.workload import RequestOptions
-from sidecar.commands.plain.document import plain_steps
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainStepTimes
+from specdec_tools.commands.baseline import measure
+from specdec_tools.load.client import Sample
+from specdec_tools.load.workload import RequestOptions
+from specdec_tools.plain.document import plain_steps
 
 _LOADS = (1, 4, 8)
 # The lab's models take 2,048 tokens: the longest prompts, and twice the output, have to fit.

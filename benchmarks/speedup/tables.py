@@ -11,11 +11,11 @@ from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.analysis.temperature_state import request_numbers
-from sidecar.commands.load.client import Sample
-from sidecar.commands.plain.measured import BaselineRun, Slot
-from sidecar.recording.recording import PluginLine, Scrape, replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
+from specdec_tools.load.client import Sample
+from specdec_tools.plain.measured import BaselineRun, Slot
+from specdec_tools.recording.recording import PluginLine, Scrape, replay_events
 
 BAR = 0.07
 _THIRDS = 3

@@ -1,5 +1,1 @@
-"""One module per subcommand, named after it, and what several of them share.
-
-Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings)``, which
-returns the exit code. No subcommand imports another.
-"""
+"""The subcommands of a pod, and what all subcommands share; the others are in ``specdec_tools``."""

@@ -8,8 +8,8 @@ import asyncio
 import pytest
 
 from sidecar.app import running
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.server import SimulatedVllm
 from tests.alerts.chain_tools import Receivers, alertmanager, first, prometheus, settings_of
 from tests.alerts.pods import RUNBOOKS
 from tests.alerts.scene import shipped

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from sidecar.app import running
-from sidecar.demo.scheduler import Request, SamplingParams, SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.settings import load_settings
+from specdec_tools.demo.scheduler import Request, SamplingParams, SimulatorOptions
+from specdec_tools.demo.server import SimulatedVllm
 from tests.alerts.chain_tools import INTERVAL, faster
 from tests.alerts.scene import RULES
 from tests.app.app_tools import sidecar_settings

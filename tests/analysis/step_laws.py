@@ -6,15 +6,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from sidecar.analysis.state import State
-from sidecar.commands.plain.measured import BaselineRun, Slot
-from sidecar.demo.metrics_page import MetricsPage
-from sidecar.demo.scheduler import (
-    Request,
-    RequestStatus,
-    SamplingParams,
-    Scheduler,
-    SimulatorOptions,
-)
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import SnapshotReader
@@ -29,6 +20,15 @@ from sidecar.requests.messages import (
 from sidecar.requests.tables import CellKey
 from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
+from specdec_tools.demo.metrics_page import MetricsPage
+from specdec_tools.demo.scheduler import (
+    Request,
+    RequestStatus,
+    SamplingParams,
+    Scheduler,
+    SimulatorOptions,
+)
+from specdec_tools.plain.measured import BaselineRun, Slot
 from tests.cells import NOTHING, added, numbers
 
 MODEL = "m"

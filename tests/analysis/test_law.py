@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.speed.law import Block, Prompts, fit, misses
 from sidecar.analysis.speed.plain import PlainWork, prefill_time, step_time
 from sidecar.requests.messages import StepTally
+from specdec_tools.plain.law import Block, Prompts, fit, misses
 
 LOADS = (1, 4, 16)
 PROMPTS = (20, 200, 800, 8000)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.demo.step_law import LinearLaw
+from specdec_tools.demo.step_law import LinearLaw
 from tests.analysis.analysis_tools import Pod
 from tests.analysis.step_laws import Cell, SimulatedServer
 

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.demo.step_law import H100, LAB, LinearLaw, RooflineLaw, StepWork
+from specdec_tools.demo.step_law import H100, LAB, LinearLaw, RooflineLaw, StepWork
 from tests.analysis.step_laws import REQUESTS, Cell, baseline, seconds_per_token, shown
 from tests.marks import slow
 

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from sidecar.app import running
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.debian_servers import free_port
 from tests.page import Page
 

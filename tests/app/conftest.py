@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import running_sidecar
 from tests.demo.http_vllm import HttpVllm
 

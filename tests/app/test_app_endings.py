@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import work
 from tests.demo.http_vllm import HttpVllm
 from tests.waiting import until

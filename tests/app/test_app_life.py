@@ -12,12 +12,12 @@ import structlog
 from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.engine.scrape import Poller
 from sidecar.requests.plugin import install
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.app.app_tools import work
 from tests.debian_servers import free_port
 from tests.demo.http_vllm import HttpVllm

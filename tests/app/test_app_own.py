@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from sidecar.commands.load.client import Client
-from sidecar.commands.load.workload import RequestOptions
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.load.client import Client
+from specdec_tools.load.workload import RequestOptions
 from tests.app.app_tools import work
 from tests.demo.http_vllm import HttpVllm
 from tests.waiting import until

@@ -3,7 +3,7 @@
 The running sidecar is beside a simulated vLLM that the plug-in observes.
 """
 
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import work
 from tests.demo.http_vllm import HttpVllm
 from tests.waiting import until

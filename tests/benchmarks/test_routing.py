@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.routing.fleet import Arrival, Mix, Pool, capacity, chance, serve
 from benchmarks.routing.results import relative_change
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.step_law import LinearLaw
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.step_law import LinearLaw
 
 STEP = 0.01
 PLAIN = SimulatorOptions(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks.speedup.contexts import arguments, compare
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.demo.http_vllm import HttpVllm
 
 OPTIONS = {"cached_share": 1.0, "prefix_hits": 1.0, "step_seconds": 0.004}

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.speedup.cells import Cell, observed
 from benchmarks.speedup.tables import report
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.demo.http_vllm import HttpVllm
 
 pytestmark = [pytest.mark.slow, pytest.mark.limit(300)]

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from sidecar.cli import parser, run_command
-from sidecar.commands.plain.measured import BaselineRun
-from sidecar.recording.recording import read_scrapes
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainStepTimes
+from specdec_tools.plain.measured import BaselineRun
+from specdec_tools.recording.recording import read_scrapes
 
 LEVELS = Path(__file__).parent.parent / "data" / "levels"
 

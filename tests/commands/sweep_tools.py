@@ -6,14 +6,14 @@ from itertools import accumulate
 from math import exp
 from random import Random
 
-from sidecar.commands.load.client import Sample
-from sidecar.commands.load.measure import SweepOptions, measure_sweep
-from sidecar.commands.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
-from sidecar.commands.load.workload import BUILT_IN, RequestOptions
-from sidecar.commands.sweep import summarize, text
-from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Thresholds
+from specdec_tools.commands.sweep import summarize, text
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.load.client import Sample
+from specdec_tools.load.measure import SweepOptions, measure_sweep
+from specdec_tools.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
+from specdec_tools.load.workload import BUILT_IN, RequestOptions
 from tests.demo.http_vllm import HttpVllm
 
 LEVEL = SweepLevel(0.0, 4)

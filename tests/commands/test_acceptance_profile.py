@@ -11,12 +11,12 @@ from random import Random
 import pytest
 from aiohttp import web
 
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.traffic import Traffic, TrafficOptions
 from sidecar.engine.names import Counter
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.requests.tally import Tally
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.traffic import Traffic, TrafficOptions
 from tests.app.app_tools import running_sidecar
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm

@@ -7,18 +7,18 @@ import pytest
 import yaml
 
 from sidecar.analysis.speed.plain import step_time
-from sidecar.commands.baseline import measure
-from sidecar.commands.load.workload import RequestOptions
-from sidecar.commands.plain.agreement import agreement, widened
-from sidecar.commands.plain.document import plain_steps
-from sidecar.commands.plain.measured import BaselineRun
-from sidecar.commands.plain.traffic import Prompts
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
 from sidecar.engine.names import Counter, Phase
 from sidecar.errors import MeasurementError
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainEndings, PlainStepTimes
+from specdec_tools.commands.baseline import measure
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
+from specdec_tools.load.workload import RequestOptions
+from specdec_tools.plain.agreement import agreement, widened
+from specdec_tools.plain.document import plain_steps
+from specdec_tools.plain.measured import BaselineRun
+from specdec_tools.plain.traffic import Prompts
 from tests.analysis.analysis_tools import PluginEnd, page, snap
 from tests.analysis.test_request_times import WIDE, reading
 from tests.app.app_tools import traffic
@@ -143,7 +143,7 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
 
 def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
     """Minutes of measuring are not lost to a full disk."""
-    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    monkeypatch.setattr("specdec_tools.commands.baseline.measure", measured_plain)
     assert command("baseline", "--out", "/dev/full") == 2
     printed = capsys.readouterr()
     assert "--out=/dev/full: No space left on device; printed instead" in printed.err
@@ -152,7 +152,7 @@ def test_a_baseline_that_cannot_be_written_is_printed(capsys, monkeypatch):
 
 def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):
     """Otherwise a load would be missing in the file without a word."""
-    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    monkeypatch.setattr("specdec_tools.commands.baseline.measure", measured_plain)
     one_context = ("--context", "100", "--plugin-socket", "plugin.sock")
     assert command("baseline", "--load", "1,16", *one_context) == 0
     assert "no step times" not in capsys.readouterr().err
@@ -182,7 +182,7 @@ def test_a_baseline_that_lacks_what_load_was_to_measure_is_written_and_exits_wit
         return {model: replace(curve, context_seconds=()) for model, curve in curves(run).items()}
 
     monkeypatch.setattr(Measured, "curves", shortened)
-    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    monkeypatch.setattr("specdec_tools.commands.baseline.measure", measured_plain)
     file = tmp_path / "baseline.yaml"
 
     asked = ("--load", "1,16", "--plugin-socket", "plugin.sock", "--out", str(file))
@@ -203,7 +203,7 @@ def test_load_needs_the_plug_in_s_socket(capsys):
 
 async def test_a_vllm_without_the_plug_in_is_refused_with_what_to_do(monkeypatch, tmp_path):
     """Before anything is measured."""
-    monkeypatch.setattr("sidecar.commands.plain.traffic._CONNECTING", 0.2)
+    monkeypatch.setattr("specdec_tools.plain.traffic._CONNECTING", 0.2)
     socket = tmp_path / "plugin.sock"
     async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
         with pytest.raises(MeasurementError, match="--load needs the plug-in in this vLLM"):
@@ -259,7 +259,7 @@ async def test_a_load_is_measured_until_step_times_are_known_well_enough(
 
     What the plug-in tells of the machine is part of it.
     """
-    monkeypatch.setattr("sidecar.commands.plain.traffic._LEAST_SLOT", 1.0)
+    monkeypatch.setattr("specdec_tools.plain.traffic._LEAST_SLOT", 1.0)
     (tmp_path / "gpus" / "0").mkdir(parents=True)
     (tmp_path / "gpus" / "0" / "information").write_text("Model: NVIDIA H100\n")
     monkeypatch.setattr("sidecar.requests.plugin.GPUS", str(tmp_path / "gpus"))
@@ -348,7 +348,7 @@ def test_baselines_of_other_loads_or_contexts_are_not_compared():
 
 def test_the_file_of_out_is_compared_before_it_is_replaced(capsys, monkeypatch, tmp_path):
     """A first one has nothing to be compared with; a named one that is missing is an error."""
-    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    monkeypatch.setattr("specdec_tools.commands.baseline.measure", measured_plain)
     file = tmp_path / "baseline.yaml"
     assert command("baseline", "--out", str(file)) == 0
     assert "earlier baseline" not in capsys.readouterr().err
@@ -404,7 +404,7 @@ def test_with_the_plug_in_latencies_are_by_the_requests_own_times_and_the_settin
     async def already_measured(*_, **__):
         return measured
 
-    monkeypatch.setattr("sidecar.commands.baseline.measure", already_measured)
+    monkeypatch.setattr("specdec_tools.commands.baseline.measure", already_measured)
     file = tmp_path / "baseline.yaml"
     assert command("baseline", "--out", str(file)) == 0
     loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).measured

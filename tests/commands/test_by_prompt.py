@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from sidecar.commands.load.client import Sample
-from sidecar.commands.load.comparison import compare
-from sidecar.commands.load.sweep_result import LevelResult
+from specdec_tools.load.client import Sample
+from specdec_tools.load.comparison import compare
+from specdec_tools.load.sweep_result import LevelResult
 from tests.commands.sweep_tools import LEVEL, measured, measured_sweep, simulated, sweep_of
 
 ROUNDS = 8

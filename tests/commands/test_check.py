@@ -8,8 +8,8 @@ from itertools import cycle
 import pytest
 from aiohttp import web
 
-from sidecar.commands import check
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.commands import check
+from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import running_sidecar
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from sidecar.commands.serve_line.findings import line_findings
-from sidecar.commands.serve_line.reading import read_line
+from specdec_tools.serve_line.findings import line_findings
+from specdec_tools.serve_line.reading import read_line
 from tests.commands.commands_tools import command
 
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 16, 0]]}

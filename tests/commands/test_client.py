@@ -6,10 +6,10 @@ import time
 import pytest
 from aiohttp import web
 
-from sidecar.commands.load import workload
-from sidecar.commands.load.client import BadReply, Client, read_reply
-from sidecar.commands.load.workload import RequestOptions
 from sidecar.errors import InputError
+from specdec_tools.load import workload
+from specdec_tools.load.client import BadReply, Client, read_reply
+from specdec_tools.load.workload import RequestOptions
 
 MARKER = "zebrafish"
 ROLE = {

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from sidecar.commands.load.client import Client
-from sidecar.commands.load.workload import RequestOptions
 from sidecar.errors import MeasurementError
+from specdec_tools.load.client import Client
+from specdec_tools.load.workload import RequestOptions
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import simulated
 

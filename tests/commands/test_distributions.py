@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.commands.distributions import (
+from specdec_tools.commands.distributions import (
     chi_square_quantile,
     chi_square_tail,
     confidence_factor,

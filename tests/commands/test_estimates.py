@@ -5,7 +5,7 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from sidecar.commands.load.metrics import (
+from specdec_tools.load.metrics import (
     Interval,
     estimate,
     least_size,

@@ -10,11 +10,11 @@ from random import Random
 import pytest
 from aiohttp import web
 
-from sidecar.commands.fidelity import Asked, Fidelity, Required, Server
-from sidecar.commands.outputs.greedy import compare_greedy, control_of, parts_more, tokens_for
-from sidecar.commands.outputs.homogeneity import homogeneity, total
-from sidecar.commands.outputs.replies import END, GreedyReply
-from sidecar.commands.outputs.sampled import compare_sampled, samples_for
+from specdec_tools.commands.fidelity import Asked, Fidelity, Required, Server
+from specdec_tools.outputs.greedy import compare_greedy, control_of, parts_more, tokens_for
+from specdec_tools.outputs.homogeneity import homogeneity, total
+from specdec_tools.outputs.replies import END, GreedyReply
+from specdec_tools.outputs.sampled import compare_sampled, samples_for
 from tests.commands.commands_tools import command
 from tests.marks import slow
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.commands.load import machines
-from sidecar.commands.load.comparison import compare, gate
-from sidecar.commands.load.machines import TWO_MACHINES, are_one_machine
+from specdec_tools.load import machines
+from specdec_tools.load.comparison import compare, gate
+from specdec_tools.load.machines import TWO_MACHINES, are_one_machine
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_pair
 

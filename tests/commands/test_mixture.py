@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from sidecar.commands.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
-from sidecar.commands.load.sweep_result import SweepLevel
 from sidecar.errors import InputError
+from specdec_tools.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
+from specdec_tools.load.sweep_result import SweepLevel
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import (
     drifting,

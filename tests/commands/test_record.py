@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.traffic import MIXED
-from sidecar.recording.recording import replay
 from sidecar.settings import Settings, load_settings
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.traffic import MIXED
+from specdec_tools.recording.recording import replay
 from tests.app.app_tools import running_sidecar, sidecar_settings, work
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm

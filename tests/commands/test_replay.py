@@ -56,7 +56,7 @@ def test_json_is_the_status_with_the_exact_sums(capsys):
 def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, monkeypatch, tmp_path):
     """Within 7 %, for all requests and by temperature."""
     file = tmp_path / "baseline.yaml"
-    monkeypatch.setattr("sidecar.commands.baseline.measure", measured_plain)
+    monkeypatch.setattr("specdec_tools.commands.baseline.measure", measured_plain)
     assert command("baseline", "--out", str(file)) == 0
     capsys.readouterr()
     model, split = replayed(capsys, K3, BASELINE_FILE=str(file))

@@ -9,11 +9,11 @@ from aiohttp import web
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.judgement import Gate, Verdict
-from sidecar.commands.status_rows import axis
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.wording.notes import LIMITATIONS
+from specdec_tools.commands.status_rows import axis
 from tests.analysis.test_checklist import GOOD, LIGHT
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
@@ -248,7 +248,7 @@ async def test_it_is_printed_anew_until_it_is_interrupted(reported, monkeypatch)
         if len(pauses) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("sidecar.commands.report.sleep", pause)
+    monkeypatch.setattr("specdec_tools.commands.report.sleep", pause)
     text = await reported(report(model(temperature("0"))), "--watch")
 
     assert text.count("Does speculation pay?") == 3

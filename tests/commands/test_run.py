@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from sidecar.demo.server import SimulatedVllm
+from specdec_tools.demo.server import SimulatedVllm
 from tests.debian_servers import free_port
 from tests.page import Page
 from tests.waiting import START_SECONDS, until

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.commands.load.client import Sample
-from sidecar.commands.load.sweep_result import LevelResult, SweepLevel
-from sidecar.commands.sweep import summarize, text
 from sidecar.settings.groups import Thresholds
+from specdec_tools.commands.sweep import summarize, text
+from specdec_tools.load.client import Sample
+from specdec_tools.load.sweep_result import LevelResult, SweepLevel
 from tests.commands.sweep_tools import level_of, printed, summarized, sweep_of
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.commands.load.comparison import compare
-from sidecar.commands.load.sweep_result import read_saved
-from sidecar.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.load.comparison import compare
+from specdec_tools.load.sweep_result import read_saved
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, generated_pair, sweep_of
 from tests.demo.http_vllm import HttpVllm

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sidecar.app import running
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.settings import load_settings
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.server import SimulatedVllm
 from tests.alerts.scene import shipped
 from tests.app.app_tools import sidecar_settings, traffic
 from tests.dashboards.dashboard_tools import PAGES, annotations, filled_in, panels, queries

@@ -12,8 +12,8 @@ from random import Random
 from aiohttp import web
 
 from lab.rust_pages import OPENMETRICS, rust_page
-from sidecar.demo.scheduler import Request, RequestStatus, SamplingParams
-from sidecar.demo.server import SimulatedVllm
+from specdec_tools.demo.scheduler import Request, RequestStatus, SamplingParams
+from specdec_tools.demo.server import SimulatedVllm
 
 DEFAULT_TEMPERATURE = 1.0
 BYTES_PER_TOKEN = 4  # a rough tokenizer

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from sidecar.demo.scheduler import (
+from sidecar.requests.plugin import LOOP_TOKENS, ending_of, is_loop, options
+from specdec_tools.demo.scheduler import (
     LOOP_BEGINS,
     Request,
     RequestStatus,
@@ -17,7 +18,6 @@ from sidecar.demo.scheduler import (
     SimulatorOptions,
     acceptance,
 )
-from sidecar.requests.plugin import LOOP_TOKENS, ending_of, is_loop, options
 
 
 def scheduler_with(*requests, **options):

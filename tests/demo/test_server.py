@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.server import SimulatedVllm
+from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.demo.http_traffic import send
 from tests.demo.http_vllm import HttpVllm
 from tests.engine.engine_tools import snapshot

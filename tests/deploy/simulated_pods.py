@@ -12,9 +12,6 @@ from random import Random
 
 from sidecar.analysis.report import OwnReport
 from sidecar.analysis.state import State
-from sidecar.demo.metrics_page import MetricsPage
-from sidecar.demo.scheduler import Request, SamplingParams, Scheduler
-from sidecar.demo.server import VERSION
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import SnapshotReader
@@ -23,6 +20,9 @@ from sidecar.export.exporter import chosen, rendered
 from sidecar.requests.messages import read_packet
 from sidecar.requests.plugin import install
 from sidecar.settings import load_settings
+from specdec_tools.demo.metrics_page import MetricsPage
+from specdec_tools.demo.scheduler import Request, SamplingParams, Scheduler
+from specdec_tools.demo.server import VERSION
 from tests.page import Samples
 
 POLL = 30  # seconds between two polls of vLLM: twice the default, since polls take most of the time

@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 import yaml
 
-from sidecar.demo.scheduler import SimulatorOptions
 from sidecar.requests import plugin
+from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.dashboards.reading import STALE, backfill
 from tests.debian_servers import running_prometheus
 from tests.deploy.argo import RULES, Phase, metrics, phase, queries

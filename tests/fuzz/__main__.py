@@ -10,7 +10,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["sidecar"]):
+with atheris.instrument_imports(include=["sidecar", "specdec_tools"]):
     from tests.fuzz.targets import CORPUS, TARGETS
 
 _, name, *options = sys.argv

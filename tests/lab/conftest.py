@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 
 from lab.installation import ROOT, installed
-from sidecar.commands.plugin import write_plugin
+from specdec_tools.commands.plugin import write_plugin
 from tests.app.app_tools import running_sidecar
 from tests.debian_servers import free_port
 from tests.demo.http_traffic import exchange

@@ -23,14 +23,14 @@ from json import dumps
 from pathlib import Path
 from string import ascii_lowercase
 
-from sidecar.commands.fidelity import Fidelity, Required, Server
-from sidecar.commands.load.client import Client
-from sidecar.commands.load.workload import BUILT_IN, RequestOptions
-from sidecar.commands.outputs import result
-from sidecar.commands.outputs.greedy import compare_greedy, control_of
-from sidecar.commands.outputs.replies import greedy_replies, sampled_replies
-from sidecar.commands.outputs.sampled import compare_sampled
 from sidecar.errors import MeasurementError
+from specdec_tools.commands.fidelity import Fidelity, Required, Server
+from specdec_tools.load.client import Client
+from specdec_tools.load.workload import BUILT_IN, RequestOptions
+from specdec_tools.outputs import result
+from specdec_tools.outputs.greedy import compare_greedy, control_of
+from specdec_tools.outputs.replies import greedy_replies, sampled_replies
+from specdec_tools.outputs.sampled import compare_sampled
 from tests.lab.conftest import Lab
 from tests.lab.stages import changed_model
 from tests.lab.vllm_plugins import SYNTHETIC_ACCEPTANCE, install

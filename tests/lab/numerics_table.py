@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 
 from lab.installation import installed
-from sidecar.commands.load.client import Client
-from sidecar.commands.load.workload import RequestOptions
-from sidecar.commands.outputs.replies import greedy_replies
+from specdec_tools.load.client import Client
+from specdec_tools.load.workload import RequestOptions
+from specdec_tools.outputs.replies import greedy_replies
 from tests.lab.conftest import Lab
 from tests.lab.fidelity_table import CONCURRENCY, GREEDY, GREEDY_TOKENS
 

@@ -15,7 +15,7 @@ import sys
 from collections import Counter, defaultdict
 from itertools import count, pairwise, takewhile
 
-from sidecar.commands.outputs.homogeneity import homogeneity, total
+from specdec_tools.outputs.homogeneity import homogeneity, total
 from tests.demo.http_traffic import each_sent, exchange
 from tests.lab.conftest import Lab, counters
 

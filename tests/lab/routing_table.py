@@ -35,9 +35,9 @@ from benchmarks.routing.results import (
     relative_change,
     result,
 )
-from sidecar.commands.load.client import Client, Sample
-from sidecar.commands.load.workload import RequestOptions
 from sidecar.wording.numbers import markdown
+from specdec_tools.load.client import Client, Sample
+from specdec_tools.load.workload import RequestOptions
 from tests.lab.conftest import Lab
 
 TARGET = ("--target", "target-large")

@@ -8,10 +8,10 @@ from dataclasses import asdict
 import pytest
 
 from lab.installation import ROOT, installed
-from sidecar.commands.planning.config import read_model
-from sidecar.commands.planning.memory import CacheOptions, cache_of
-from sidecar.commands.planning.serving import KV_CACHE_DTYPES
-from sidecar.commands.planning.shape import CachedLayers, ModelShape
+from specdec_tools.planning.config import read_model
+from specdec_tools.planning.memory import CacheOptions, cache_of
+from specdec_tools.planning.serving import KV_CACHE_DTYPES
+from specdec_tools.planning.shape import CachedLayers, ModelShape
 from tests.commands.commands_tools import command
 from tests.lab.conftest import idle
 

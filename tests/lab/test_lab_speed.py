@@ -10,11 +10,11 @@ from random import Random
 import pytest
 import yaml
 
-from sidecar.commands.baseline import measure
-from sidecar.commands.load.client import Client
-from sidecar.commands.load.workload import BUILT_IN, RequestOptions
-from sidecar.commands.plain.document import plain_steps
 from sidecar.settings import load_settings
+from specdec_tools.commands.baseline import measure
+from specdec_tools.load.client import Client
+from specdec_tools.load.workload import BUILT_IN, RequestOptions
+from specdec_tools.plain.document import plain_steps
 from tests.lab.conftest import sidecar
 
 # A baseline is right only on a quiet machine.

@@ -12,8 +12,8 @@ import pytest
 
 from lab.installation import ROOT, installed
 from sidecar.app import running
-from sidecar.commands.sidecar_status import sidecar_status
 from sidecar.settings import load_settings
+from specdec_tools.commands.sidecar_status import sidecar_status
 from tests.commands.sweep_tools import measured_sweep
 from tests.demo.http_traffic import each_sent, exchange
 from tests.engine.test_names import assert_true

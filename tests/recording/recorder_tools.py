@@ -6,7 +6,7 @@ from contextlib import closing
 
 import structlog
 
-from sidecar.recording.recording import Recorder
+from specdec_tools.recording.recording import Recorder
 
 PAGE = """# TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{engine="0",model_name="m"} 12

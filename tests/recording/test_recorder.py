@@ -15,10 +15,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.errors import InputError
-from sidecar.recording import recording as module
-from sidecar.recording.recording import PluginLine, read_plugin, read_scrapes, replay
 from sidecar.requests.messages import Dropped, Unreadable, read_packet
 from sidecar.settings import Settings
+from specdec_tools.recording import recording as module
+from specdec_tools.recording.recording import PluginLine, read_plugin, read_scrapes, replay
 from tests.recording.recorder_tools import PAGE, lines_of, recorder, write
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 

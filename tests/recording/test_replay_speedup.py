@@ -8,8 +8,8 @@ from collections import defaultdict
 import pytest
 
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.recording.recording import read_plugin, read_scrapes, replay, replay_events
 from sidecar.settings import Settings
+from specdec_tools.recording.recording import read_plugin, read_scrapes, replay, replay_events
 from tests.commands.commands_tools import LEVELS, PLAIN
 from tests.recording.recorder_tools import lines_of
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 
-from sidecar.demo.scheduler import Request, SchedulerOutput, SimulatorOptions
-from sidecar.demo.scheduler import Scheduler as SimulatedScheduler
+from specdec_tools.demo.scheduler import Request, SchedulerOutput, SimulatorOptions
+from specdec_tools.demo.scheduler import Scheduler as SimulatedScheduler
 
 DEPTH = 3
 

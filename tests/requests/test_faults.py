@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from sidecar.demo.scheduler import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Traffic, TrafficOptions
+from specdec_tools.demo.scheduler import SimulatorOptions
+from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.app.app_tools import sidecar_settings
 from tests.demo.http_vllm import HttpVllm
 from tests.page import Page

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from sidecar import __version__
-from sidecar.demo.scheduler import SchedulerOutput
 from sidecar.requests import plugin
+from specdec_tools.demo.scheduler import SchedulerOutput
 from tests.requests.scheduler_double import COUNTING, METHODS, Scheduler, fresh
 from tests.requests.scheduler_double import request as made_request
 

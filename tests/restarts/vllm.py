@@ -20,11 +20,11 @@ from types import SimpleNamespace
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from sidecar.demo.metrics_page import MetricsPage
-from sidecar.demo.scheduler import Scheduler, SimulatorOptions
-from sidecar.demo.server import VERSION, Engine, SimulatedVllm
-from sidecar.demo.traffic import Traffic, TrafficOptions
 from sidecar.requests.plugin import GAUGE, install
+from specdec_tools.demo.metrics_page import MetricsPage
+from specdec_tools.demo.scheduler import Scheduler, SimulatorOptions
+from specdec_tools.demo.server import VERSION, Engine, SimulatedVllm
+from specdec_tools.demo.traffic import Traffic, TrafficOptions
 
 # seconds: so slow that a report of many rows, a few to a step, takes longer than a scrape interval
 STEP = 0.04

@@ -50,7 +50,8 @@ def modules():
     """The attributes of each module of the program; it takes a second to read them."""
     return [
         attributes(path)
-        for path in (ROOT / "sidecar").rglob("*.py")
+        for package in ("sidecar", "specdec_tools")
+        for path in (ROOT / package).rglob("*.py")
         if not path.is_relative_to(OWN)
     ]
 

@@ -16,11 +16,11 @@ from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.evidence import Evidence, ModelEvidence, sum_windows
 from sidecar.analysis.speed.steps import StepCosts
 from sidecar.analysis.verdict import Judge
-from sidecar.commands.sidecar_status import status_lines
 from sidecar.export.page import content
 from sidecar.export.status import status
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.groups import Thresholds
+from specdec_tools.commands.sidecar_status import status_lines
 from tests.analysis.staged_findings import found, sums
 from tests.export.reports import (
     difference,

@@ -6,23 +6,23 @@ from datetime import UTC, datetime
 import pytest
 
 from sidecar.analysis.judgement import Verdict
-from sidecar.analysis.speed.law import Miss
 from sidecar.analysis.speed.speedup import Held
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.cli import parser
-from sidecar.commands.sidecar_status import status_lines
 from sidecar.export.page import content
 from sidecar.export.status import status
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
-from sidecar.wording.law import law_lines, miss_lines
 from sidecar.wording.speed import (
     baseline_sentence,
     context_rows,
     plus_minus,
     why_withheld,
 )
+from specdec_tools.commands.sidecar_status import status_lines
+from specdec_tools.plain.law import Miss
+from specdec_tools.plain.law_text import law_lines, miss_lines
 from tests.analysis.analysis_tools import faster
 from tests.export.reports import (
     NEVER_CONNECTED,

@@ -1,0 +1,283 @@
+"""The traffic that a baseline sends: every load with short and long prompts, cached and not."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count, product
+from math import ceil, floor, sqrt
+from typing import Final
+
+from sidecar.analysis.speed.plain import MIXED
+from sidecar.engine.names import Counter
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller
+from sidecar.errors import MeasurementError, ScrapeError
+from sidecar.wording.numbers import duration
+from specdec_tools.load.client import Client
+from specdec_tools.load.workload import RequestOptions
+from specdec_tools.plain.measured import BaselineRun, Slot
+
+NO_PLUGIN: Final = (
+    "--load needs the plug-in in this vLLM, which counts its steps: `specdec-sidecar plugin DIR`"
+    " writes it, `PYTHONPATH=DIR SPECDEC_PLUGIN__SOCKET=PATH vllm serve MODEL` loads it, and"
+    " --plugin-socket names the same PATH"
+)
+# Of everything, so that a drifting machine does not look like one that slows down under load; with
+# fewer, how much it drifts would hardly be known.
+_ROUNDS: Final = 6
+_MOST_ROUNDS: Final = 12
+_ROUNDING: Final = 0.01  # of a round
+_LEAST_SLOT: Final = 5.0  # seconds, several of the plug-in's reports, if there is time for them
+_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
+_AFTER_FAILURE: Final = 0.5  # seconds
+# Seconds within which a plug-in connects; it tries at least every ten.
+_CONNECTING: Final = 20.0
+# Of a slot, before it is measured: all clients prefill at its beginning.
+_SETTLING: Final = 0.2
+# Slots that the first prefill of repeated prompts may take, besides the slot itself.
+_WARMING_UP: Final = 5
+# The default of the long prompts, in tokens and in lengths of the prompts given.
+_LONG_TOKENS: Final = 2048
+_TIMES_AS_LONG: Final = 8
+_COUNTED: Final = 4000  # characters of prompts whose tokens are counted
+_LEAST_COUNTED: Final = 100
+_SPARE: Final = 64  # tokens of a chat's template, and what a tokenizer makes of cut words
+_OF_THE_CACHE: Final = 0.9
+_LONGER: Final = 2  # outputs of repeated prompts: there are fewer prefills even without a cache
+
+
+class Prompts:
+    """The prompts given, brought to a length in characters."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        self._given = given
+        self._next = count()
+
+    def cold(self, length: int | None) -> str:
+        """A prompt that no cache has: it begins like no other."""
+        number = next(self._next)
+        return self._at_length(f"Number {number}. ", number, length)
+
+    def warm(self, client: int, length: int | None) -> str:
+        """A client's own prompt, the same each time."""
+        return self._at_length(f"Client {client}. ", client, length)
+
+    def _at_length(self, beginning: str, place: int, length: int | None) -> str:
+        given = self._given[place % len(self._given)]
+        if length is None:
+            return beginning + given
+
+        parts = [beginning, given]
+        total = len(beginning) + len(given)
+        while total < length:
+            place += 1
+            parts.append(self._given[place % len(self._given)])
+            total += len(parts[-1]) + 1
+
+        return " ".join(parts)[: max(length, len(beginning))]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One kind of traffic; ``length`` is in characters, None: the prompts as they are."""
+
+    at_once: int
+    length: int | None
+    tokens: int
+    is_warm: bool
+
+
+class Traffic:
+    """Sends requests to a vLLM, stage by stage, and polls it meanwhile."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: RequestOptions,
+        measured: BaselineRun,
+        poller: Poller,
+        source: PageSource,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._measured = measured
+        self._poller = poller
+        self._source = source
+        self._prompts = Prompts(options.prompts)
+
+    async def run(
+        self, seconds: float, loads: Sequence[int], contexts: Sequence[int], error: float
+    ) -> None:
+        """Takes ``seconds`` at most, shared equally, and what it takes to fill the prefix cache.
+
+        It ends after six rounds if step times are then known to within ``error``, relative and in
+        two standard errors, or after the first round in which they are. ``contexts`` are lengths of
+        prompts in tokens.
+
+        Without ``contexts``, the prompts are sent as they are, and made long.
+
+        Raises:
+            MeasurementError: the server does not answer like an OpenAI-style one, no plug-in
+                counts its steps, or it drafts.
+        """
+        await self._client.connect(self._options.prompts[0])
+        await self._observed()
+        stages = list(await self._stages(sorted(set(loads)), contexts))
+        each = _slot_seconds(seconds, len(stages))
+        rounds = floor(seconds / (each * len(stages)) + _ROUNDING)
+        total = rounds * len(stages)
+        for place, (number, stage) in enumerate(product(range(rounds), stages)):
+            is_first = stage is stages[0]
+            if is_first and number >= _ROUNDS and self._measured.error <= error:
+                return
+            cached = "repeated" if stage.is_warm else "new"
+            what = f"concurrency {stage.at_once}, {cached} prompts of about {stage.tokens} tokens"
+            left = duration((total - place) * each)
+            print(f"{place + 1} of at most {total}, {left} left: {what}", file=sys.stderr)
+            await self._stage(number, stage, each)
+
+    async def _observed(self) -> None:
+        """Waits for the plug-in, which tries to connect while vLLM has something to do."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _CONNECTING
+        while not self._measured.is_observed:
+            if loop.time() > end:
+                raise MeasurementError(f"{self._client.name}: {NO_PLUGIN}")
+            await self._client.ask(self._options.prompts[0], _TEMPERATURE, max_tokens=1)
+            await asyncio.sleep(_AFTER_FAILURE)
+
+    async def _stages(self, loads: Sequence[int], contexts: Sequence[int]) -> Iterator[Stage]:
+        per_token = await self._characters_per_token()
+        mean = sum(map(len, self._options.prompts)) / len(self._options.prompts)
+        usual = max(round(mean / per_token), 1)
+        lengths: list[tuple[int, int | None]] = [
+            (tokens, round(tokens * per_token)) for tokens in sorted(set(contexts))
+        ]
+        if not lengths:
+            longer = await self._longer(usual, per_token)
+            lengths = [(usual, None), *((tokens, round(tokens * per_token)) for tokens in longer)]
+
+        capacity = await self._capacity()
+        ends = (lengths[0], lengths[-1])
+        return (
+            Stage(at_once, length, tokens, is_warm)
+            for tokens, length in lengths
+            for at_once in loads
+            if length is None or at_once * self._filled(tokens) <= capacity
+            # Those between tell what prefill of such a length costs.
+            for is_warm in ((False, True) if (tokens, length) in ends else (False,))
+        )
+
+    def _filled(self, tokens: int) -> int:
+        return tokens + _LONGER * self._options.max_tokens
+
+    async def _capacity(self) -> float:
+        """Tokens of which the KV cache of an engine may hold as many at once."""
+        page = await self._source.next()
+        known = [engine.kv_cache_capacity_tokens for engine in page.engines]
+        tokens = [capacity for capacity in known if capacity]
+        return _OF_THE_CACHE * min(tokens) if tokens else float("inf")
+
+    async def _characters_per_token(self) -> float:
+        """As the server's own count of the prompts' tokens says.
+
+        They are sent as one, since a chat's template counts for each request; a part of it where
+        the model takes no more.
+        """
+        text = " ".join(self._options.prompts)[:_COUNTED]
+        before = await self._prompt_tokens()
+        while await self._client.ask(text, _TEMPERATURE, max_tokens=1) is None:
+            text = text[: len(text) // 2]
+            if len(text) < _LEAST_COUNTED:
+                raise MeasurementError(
+                    f"{self._client.name}: a request failed: {self._client.last_fault}"
+                )
+
+        tokens = await self._prompt_tokens() - before
+        return len(text) / tokens if tokens > 0 else 4.0
+
+    async def _prompt_tokens(self) -> float:
+        try:
+            page = await self._source.next()
+        except ScrapeError:
+            return 0.0
+        return sum(engine.counters.get(Counter.PROMPT_TOKENS, 0.0) for engine in page.engines)
+
+    async def _longer(self, usual: int, per_token: float) -> list[int]:
+        """The lengths of longer prompts, or less where the model takes no more; may be empty."""
+        tokens = max(_LONG_TOKENS, _TIMES_AS_LONG * usual)
+        while tokens > 2 * usual:
+            prompt = self._prompts.cold(round((self._filled(tokens) + _SPARE) * per_token))
+            if await self._client.ask(prompt, _TEMPERATURE, max_tokens=1) is not None:
+                middle = round(sqrt(max(usual, MIXED) * tokens))
+                return [middle, tokens] if middle > 2 * usual else [tokens]
+            tokens //= 2
+        return []
+
+    async def _stage(self, number: int, stage: Stage, seconds: float) -> None:
+        if stage.is_warm:
+            await self._fill_cache(stage, _WARMING_UP * seconds)
+
+        clients = [asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)]
+        try:
+            pause = await self._poller.poll()
+            pause = await self._poll_for(_SETTLING * seconds, pause)
+
+            self._measured.begin(Slot(number, stage.at_once))
+            await self._poll_for((1 - _SETTLING) * seconds, pause)
+            self._measured.end()
+        finally:
+            for task in clients:  # what they have decoded so far is already counted
+                task.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+
+    async def _fill_cache(self, stage: Stage, seconds: float) -> None:
+        """Sends each client's prompt once, for so long at most.
+
+        Prefill may take longer than a slot, which would then pass before anything is decoded.
+        """
+        asked = (
+            self._client.ask(self._prompts.warm(place, stage.length), _TEMPERATURE, max_tokens=1)
+            for place in range(stage.at_once)
+        )
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*asked), seconds)
+
+    async def _poll_for(self, seconds: float, pause: float) -> float:
+        """Polls for so long, first after ``pause``; returns the pause before the next poll.
+
+        Raises:
+            MeasurementError: the server has drafted. Not every page shows it before.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            await asyncio.sleep(min(pause, left))
+            pause = await self._poller.poll()
+
+            if self._measured.drafted:
+                raise MeasurementError(
+                    f"{self._client.name} speculates: --load needs a vLLM that does not"
+                )
+
+        return pause
+
+    async def _ask(self, stage: Stage, place: int) -> None:
+        # Clients in step with each other would prefill while nobody decodes, and the times would
+        # lack what prefill costs.
+        part = (place + 1) / stage.at_once
+        while True:
+            length = ceil(part * self._options.max_tokens * (_LONGER if stage.is_warm else 1))
+            prompt = self._prompts.cold(stage.length)
+            if stage.is_warm:
+                prompt = self._prompts.warm(place, stage.length)
+            if await self._client.ask(prompt, _TEMPERATURE, max_tokens=length) is None:
+                await asyncio.sleep(_AFTER_FAILURE)
+            part = 1.0
+
+
+def _slot_seconds(seconds: float, stages: int) -> float:
+    """The length of a slot, so that there are six rounds, and twelve if there is time for them."""
+    return min(max(seconds / (_MOST_ROUNDS * stages), _LEAST_SLOT), seconds / (_ROUNDS * stages))

@@ -200,12 +200,12 @@ def test_a_sidecar_that_comes_late_or_back_knows_that_nothing_is_observed(
     assert len(attempts) <= 2
 
     sidecar.live_again()
-    before = sidecar.connections
+    packets, connections = sidecar.packets, sidecar.connections
+    once_more = (packets + 1, connections + 1)
     go_on()
-    sidecar.until(lambda: sidecar.connections, before + 1)
-    sidecar.until(lambda: (sidecar.engine().state, sidecar.engine().reason), (state, reason))
-    packets = sidecar.packets
+    sidecar.until(lambda: (sidecar.packets, sidecar.connections), once_more)
+    assert (sidecar.engine().state, sidecar.engine().reason) == (state, reason)
     for _ in range(5):
         go_on()
-    assert (sidecar.packets, sidecar.connections) == (packets, before + 1)
+    assert (sidecar.packets, sidecar.connections) == once_more
     sidecar.close()

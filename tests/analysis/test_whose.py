@@ -266,6 +266,19 @@ def test_one_engine_core_that_restarts_under_load_takes_nothing_from_the_sum(ser
     assert engine(server).coverage == pytest.approx(expected, abs=0.005)
 
 
+@IDS
+def test_what_a_core_told_only_an_earlier_sidecar_is_in_no_sum_and_coverage_says_so(server_id):
+    """The sidecar restarted, and the idle core ended before its next step told the new one."""
+    server = new_server(server_id)
+    server.poll(snap(drafts=1000))
+    new = PluginEnd(server)
+    for _ in range(20):
+        new.serve(drafts=50).tick()
+        server.poll(snap(drafts=1000 + new.total.drafts))
+    assert shown(server) == 1000
+    assert engine(server).coverage == pytest.approx(0.5, abs=0.02)
+
+
 def test_by_growth_an_engine_core_that_restarts_counts_once_it_has_agreed_and_nothing_is_missing(
     nameless,
 ):

@@ -209,7 +209,7 @@ def test_elastic_expert_parallelism_begins_all_counters_anew_and_takes_nothing_f
     server = Server(thresholds={"min_requests": 1})
     plugins = [PluginEnd(server, number, engine=number) for number in range(cores[0])]
     before, gone, missing = dict.fromkeys(range(4), 0), 0, []
-    for number in range(60):
+    for number in range(90):
         if number == 30:
             gone = sum(plugin.total.drafts for plugin in plugins[cores[1] :])
             for plugin in plugins[cores[1] :]:

@@ -200,6 +200,55 @@ def test_data_parallel_engines_with_a_page_each_share_an_id_but_not_a_number(cor
     assert server.report().plugin.elsewhere == cores - 1
 
 
+@pytest.mark.parametrize(("created", "hidden"), [((5.0, 30.0), 0), ((None, None), 2)])
+@pytest.mark.parametrize("cores", [(2, 4), (4, 2)], ids=["more", "fewer"])
+def test_elastic_expert_parallelism_begins_all_counters_anew_and_takes_nothing_from_the_sum(
+    cores, created, hidden
+):
+    """One process, one id. Without the time at which counters were made, two polls tell why."""
+    server = Server(thresholds={"min_requests": 1})
+    plugins = [PluginEnd(server, number, engine=number) for number in range(cores[0])]
+    before, gone, missing = dict.fromkeys(range(4), 0), 0, []
+    for number in range(90):
+        if number == 30:
+            gone = sum(plugin.total.drafts for plugin in plugins[cores[1] :])
+            for plugin in plugins[cores[1] :]:
+                plugin.close()
+            plugins = plugins[: cores[1]]
+            before |= {plugin.engine: plugin.total.drafts for plugin in plugins}
+            more = range(len(plugins), cores[1])
+            plugins += [PluginEnd(server, engine, engine=engine) for engine in more]
+        for plugin in plugins:
+            plugin.serve(drafts=10).tick()
+        rows = [
+            snap(str(plugin.engine), plugin.total.drafts - before[plugin.engine])
+            for plugin in plugins
+        ]
+        server.poll(*(replace(row, created=created[number >= 30]) for row in rows))
+        if not server.report().models:
+            missing.append(number)
+        else:
+            assert shown(server) == gone + sum(plugin.total.drafts for plugin in plugins)
+
+    assert missing == [30, 31][:hidden]
+    assert server.state.restarts == 0
+
+
+def test_beside_a_headless_node_which_has_no_page_nothing_is_shown_and_its_plug_ins_are_named():
+    server = Server(thresholds={"min_requests": 1})
+    plugins = [PluginEnd(server, number, engine=number) for number in (2, 3)]
+    for _ in range(60):
+        for plugin in plugins:
+            plugin.serve(drafts=10).tick()
+        server.fail()
+    report = server.report()
+    assert report.models == ()
+    assert [(one.engine, one.state) for one in report.plugin.engines] == [
+        ("2", PluginState.OBSERVING),
+        ("3", PluginState.OBSERVING),
+    ]
+
+
 @pytest.mark.parametrize("lost", [0, 400])
 def test_one_engine_core_that_restarts_under_load_takes_nothing_from_the_sum(server, lost):
     """Its API server and its counters go on. What it had not reported is lost, and in no sum."""
@@ -215,6 +264,19 @@ def test_one_engine_core_that_restarts_under_load_takes_nothing_from_the_sum(ser
 
     expected = 1060 / (1060 + lost)
     assert engine(server).coverage == pytest.approx(expected, abs=0.005)
+
+
+@IDS
+def test_what_a_core_told_only_an_earlier_sidecar_is_in_no_sum_and_coverage_says_so(server_id):
+    """The sidecar restarted, and the idle core ended before its next step told the new one."""
+    server = new_server(server_id)
+    server.poll(snap(drafts=1000))
+    new = PluginEnd(server)
+    for _ in range(20):
+        new.serve(drafts=50).tick()
+        server.poll(snap(drafts=1000 + new.total.drafts))
+    assert shown(server) == 1000
+    assert engine(server).coverage == pytest.approx(0.5, abs=0.02)
 
 
 def test_by_growth_an_engine_core_that_restarts_counts_once_it_has_agreed_and_nothing_is_missing(

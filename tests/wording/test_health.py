@@ -13,7 +13,7 @@ def test_a_stall_names_its_engine_and_time_and_where_the_kubelet_is_told_to_rest
     said = stalled_sentence(HealthReport(ailing=ailing))
 
     assert said.startswith("Requests wait for an answer on engine 0 and 1 other engine, but")
-    assert "since 08:00:00Z" in said
+    assert "since 08:00:00 UTC" in said
     assert said.endswith("docs/restarts.md says how the kubelet does that.")
 
 

@@ -194,7 +194,7 @@ def test_after_a_change_the_requests_of_before_are_beside_those_of_now():
     assert "T 0.7-1, time per token 23.5 ms (23.1 to 23.9 ms) 18.3 ms (18.0 to 18.7 ms)" in page
     assert "T 0.7-1, time to first token too few requests too few requests" in page
     assert "T 1+, " not in page
-    assert "Before: eagle3, 3 tokens, sampler standard (last requests 01 Jan 00:00Z)." in page
+    assert "Before: eagle3, 3 tokens, sampler standard (last requests 01 Jan 00:00 UTC)." in page
     assert "4.0 requests ran then and 9.0 now: times differ by that, too." in page
 
 

@@ -27,7 +27,7 @@ from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import effect, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
-from sidecar.wording.notes import is_guess, judgement_note, model_notes, verdict_words
+from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.pressure import gap_text, tiles
@@ -43,6 +43,7 @@ from sidecar.wording.tables import (
     shown_quantiles,
     temperature_rows,
 )
+from sidecar.wording.verdicts import is_guess, verdict_words
 
 FIDELITY = "docs/fidelity.md"  # its path on this server
 _WIDTH = 300

@@ -29,11 +29,9 @@ from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import (
     ALMOST_ALL,
     LIMITATIONS,
-    is_guess,
     resting_loads,
     room_sentence,
     undecided_sentence,
-    words_of,
 )
 from sidecar.wording.numbers import counted, duration, latency, moment, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
@@ -46,6 +44,7 @@ from sidecar.wording.speed import (
     why_withheld,
 )
 from sidecar.wording.tables import judged_window
+from sidecar.wording.verdicts import is_guess, words_of
 
 # Worst first.
 TONES: Final = {

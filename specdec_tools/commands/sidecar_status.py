@@ -186,8 +186,7 @@ def _verdict(model: _Json) -> str:
     judgement = model["judgement"]
     seconds = _judged_seconds(model)
     over = f" over {seconds:,.0f} s" if seconds else ""
-    verdict = "undecided" if judgement["is_undecided"] else judgement["verdict"]
-    return f"{verdict} by {judgement['basis']}{over}"
+    return f"{model['words']} ({judgement['basis']}{over})"
 
 
 def _judged_seconds(model: _Json) -> float:

@@ -92,7 +92,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     times = ["80.0", "200.0", "300.0", "20.0", "30.0", "40.0"]
     assert rows["0"] == [
         "0",
-        "net_positive",
+        "pays",
         *("1.50", "±", "0.02"),
         "0.700",
         "0.500",
@@ -104,7 +104,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     ]
     assert rows["1+"] == [
         "1+",
-        "net_negative",
+        *("low,", "not", "measured"),
         "-",
         "0.300",
         "0.400",
@@ -114,6 +114,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
         "40",
         *times,
     ]
+    assert "model demo: pays (speedup over 300 s)" in text.splitlines()
     assert {
         f"  temperature 1+: {over}",
         "  temperature 0.7-1: No verdict: fewer than 20 requests (thresholds.min_requests).",
@@ -470,7 +471,7 @@ async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported
 
     assert text.count(page["conclusion"]) == 1
     assert f"model {tree.models[0].model_name}: does not speculate" in text.splitlines()
-    assert "insufficient_data by acceptance" not in text
+    assert "too little data" not in text
     assert "temperatures" in text
     assert "median 0; 0% up to 0.5, 100% above 0.8" in text
     for candidate in page["candidates"]:

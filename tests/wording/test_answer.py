@@ -22,8 +22,8 @@ from sidecar.wording.notes import (
     model_notes,
     resting_loads,
     undrafted_sentence,
-    verdict_words,
 )
+from sidecar.wording.verdicts import verdict_words
 from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (

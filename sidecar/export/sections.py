@@ -166,13 +166,14 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
 
     told = explanations(model)
     if model.no_split is None:
-        split = _split(model, thresholds, history)
+        split = _split(model, thresholds, history, said)
     else:
         split = _no_split(model.no_split, plugin, said)
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
-        f'{_remedy(told)}<div class="buckets">{_whole(model, thresholds, history)}{split}</div>'
+        f'{_remedy(told)}<div class="buckets">'
+        f"{_whole(model, thresholds, history, said)}{split}</div>"
         f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
 
@@ -338,11 +339,12 @@ def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: st
     )
 
 
-def _whole(model: ModelReport, thresholds: Thresholds, history: History) -> str:
+def _whole(model: ModelReport, thresholds: Thresholds, history: History, said: str) -> str:
     """The row of all requests."""
     judged = model.judgement
     window = judged_window(judged)
-    notes = "".join(f'<div class="advice">{marked(note)}</div>' for note in model_notes(model))
+    left = [note for note in model_notes(model) if note not in said]
+    notes = "".join(f'<div class="advice">{marked(note)}</div>' for note in left)
     drafted = "nothing drafted"
     if window.draft_tokens:
         drafted = f"{window.draft_tokens:,.0f} drafted in {duration(window.seconds)}"
@@ -368,7 +370,7 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     if shown is None:
         return "", ""
 
-    what = effect(shown)
+    what = "no clear difference" if judged.verdict is Verdict.BREAK_EVEN else effect(shown)
     if speedup is None:
         what = "the last one known"
     elif judged.gate is not None:
@@ -378,10 +380,11 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     return axis(shown), f"speedup {value(plus_minus(shown))}<br>{what}"
 
 
-def _split(model: ModelReport, thresholds: Thresholds, history: History) -> str:
-    """A row for each temperature with drafts."""
+def _split(model: ModelReport, thresholds: Thresholds, history: History, said: str) -> str:
+    """A row for each temperature with drafts; without the notes that the row of all has."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
-    rows = "".join(_at_temperature(one, model, thresholds, history) for one in shown)
+    above = f"{said} {' '.join(model_notes(model))}"
+    rows = "".join(_at_temperature(one, model, thresholds, history, above) for one in shown)
     return rows or '<p class="facts">No drafts in the window.</p>'
 
 
@@ -436,12 +439,16 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
 
 
 def _at_temperature(
-    bucket: TemperatureReport, model: ModelReport, thresholds: Thresholds, history: History
+    bucket: TemperatureReport,
+    model: ModelReport,
+    thresholds: Thresholds,
+    history: History,
+    said: str,
 ) -> str:
     """The row of a temperature's requests."""
     judged = bucket.judgement
     note = judgement_note(judged, model.judgement, is_explained=bool(advised(model.findings)))
-    notes = f'<div class="advice">{escape(note)}</div>' if note else ""
+    notes = "" if note in said else f'<div class="advice">{escape(note)}</div>'
 
     held = bucket.held.speedup if bucket.held is not None else None
     spread, figures = _speedup(judged, bucket.speedup, held)

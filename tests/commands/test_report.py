@@ -280,7 +280,7 @@ async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
     text = await reported(report(model(temperature("0")), scrape=down(BadStatus(500))))
     assert text.startswith(
         "Does speculation pay? The sidecar cannot read vLLM's metrics.\n\n"
-        "Last read 0 s ago, at 2023-11-14 22:13:23 UTC; now: status 500. "
+        "Last read at 22:13 UTC (0 s ago).\nStatus 500. "
     )
     assert "model demo" not in text
 

@@ -14,7 +14,7 @@ from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Source
-from sidecar.analysis.judgement import Gate, Verdict
+from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
 from sidecar.engine.names import Phase
@@ -387,12 +387,10 @@ def test_while_vllm_is_down_only_that_is_shown():
     """Since when; and nothing of the last good poll, which would look current."""
     away = replace(reports.down(Unreachable("connection refused")), last_scrape=reports.NOW - 720)
     page = text(model(), scrape=away)
-    page = page.replace("2023-11 -14", "2023-11-14")  # around a range that does not break
     assert page == (
-        "The sidecar cannot read vLLM's metrics. As of 22:13:23 UTC Last read 12 min ago, at"
-        " 2023-11-14 22:01:23 UTC; now: connection refused. Is vLLM running, and is this its"
-        f" address? The sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in"
-        " vLLM 0.32.0"
+        "vLLM does not answer. Last read at 22:01 UTC (12 min ago). As of 22:13:23 UTC Connection"
+        " refused. Is vLLM running, and is this its address? The sidecar keeps trying."
+        f" {plugin_sentence(OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
     )
 
 
@@ -408,3 +406,16 @@ def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_t
     )
     assert "Speed says nothing about the text." in unknown
     assert "replies" not in unknown
+
+
+def test_a_reason_is_told_once_however_many_rows_have_it():
+    """Above the rows if the answer has it, else in the row of all requests."""
+    why = "is not certain to be on one side of 50% yet"
+    undecided = Undecided(rate=0.51, error=0.02, seconds=1800.0, line=0.5, needed=None)
+    judged = judgement(Verdict.INSUFFICIENT_DATA, 0.51, undecided=undecided)
+    rows = [temperature(name, Verdict.INSUFFICIENT_DATA, judgement=judged) for name in ("0", "1+")]
+    assert text(model(*rows, judgement=judged)).count(why) == 1
+
+    little = judgement(Verdict.INSUFFICIENT_DATA, 0.5, gate=Gate("min_requests", 20))
+    rows = [temperature(name, Verdict.INSUFFICIENT_DATA, judgement=little) for name in ("0", "1+")]
+    assert text(model(*rows, judgement=little)).count("fewer than 20 requests") == 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from math import log2
 
+from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.history import History, Line, Quantity
@@ -164,6 +165,9 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
     if model.checklist is not None:
         return _plain(model, plugin, history, said)
 
+    if _hangs(model, shown.report.health):
+        return f"<h2>{escape(model.model_name)}</h2>{_tiles(model, history)}{_engines(model)}"
+
     told = explanations(model)
     if model.no_split is None:
         split = _split(model, thresholds, history, said)
@@ -176,6 +180,12 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
         f"{_whole(model, thresholds, history, said)}{split}</div>"
         f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
+
+
+def _hangs(model: ModelReport, health: HealthReport) -> bool:
+    """Whether all its engines do: then its verdicts are of before, and would look current."""
+    stalled = {one.key for one in health.stalled}
+    return bool(model.engines) and stalled.issuperset(engine.key for engine in model.engines)
 
 
 def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:

@@ -13,10 +13,12 @@ from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.engine.latency import Source
 from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.page import content
@@ -406,6 +408,20 @@ def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_t
     )
     assert "Speed says nothing about the text." in unknown
     assert "replies" not in unknown
+
+
+def test_a_model_whose_engines_all_hang_has_no_verdict():
+    """A green one of the minutes before stood under the red answer."""
+    ailing = Ailing(key=EngineKey("demo", "0"), ailment=Ailment.STALLED, since=reports.NOW - 90)
+    tree = reports.report(model(temperature("0")))
+    hanging = content(reports.shown(replace(tree, health=HealthReport(ailing=(ailing,)))))
+    assert "Since 22:11 UTC (90 s)." in hanging
+    assert 'class="bucket' not in hanging
+    assert "Waiting" in hanging
+
+    two = reports.report(model(temperature("0"), engines=(engine(), engine(index="1"))))
+    half = content(reports.shown(replace(two, health=HealthReport(ailing=(ailing,)))))
+    assert 'class="bucket' in half
 
 
 def test_a_reason_is_told_once_however_many_rows_have_it():

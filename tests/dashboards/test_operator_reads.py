@@ -69,6 +69,7 @@ FLEETS = {
     "idle": [bare("a").bucket("0", 1e-6, 0.8)],
     "medium": [bare("a").drafting(10, 0.58)],
     "near": [bare("a").drafting(0.2, 0.5)],
+    "sparse": [bare("a").bucket("0", 10, 0.9).bucket("1+", 0.05, 0.3)],
     "adaptive": [
         bare("a")
         .drafting(10, 0.3)
@@ -171,7 +172,6 @@ def read(tmp_path_factory):
         ("near", PAYS, [("1 of 1 pods", "undecided", GREY)]),
         ("near", BANDS, [("all", "undecided", GREY)]),
         ("adaptive", PAYS, [("1 of 1 pods", "not measured", GREY)]),
-        ("adaptive", BANDS, [("all", "not measured", GREY)]),
         ("idle", HOW_MUCH, "nothing judged now"),
     ],
 )
@@ -188,6 +188,8 @@ def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, sh
         ("just-gone", {"all": "pays", "T 0": "high, not measured"}),
         ("lost", {"all": "unknown: pod missing", "T 0": "unknown: pod missing"}),
         ("mixed", {"T 0": "high, not measured", "T 1+": "low, not measured"}),
+        ("adaptive", {"all": "not measured"}),
+        ("sparse", {"T 0": "high, not measured", "T 1+": "too little data"}),
     ],
 )
 def test_a_band_has_the_worst_verdict_and_none_of_a_dead_pod(read, fleet, bands):

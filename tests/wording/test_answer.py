@@ -517,9 +517,7 @@ def test_a_collapse_is_told_from_hot_traffic():
     )
     text = "Almost no draft tokens are accepted, and replies may be wrong."
     assert text_and_tone(collapsed) == (text, "bad")
-    assert why(collapsed).endswith(
-        "let it sleep at level 1. High temperatures alone do not cause this."
-    )
+    assert why(collapsed).endswith("check that the draft was made for this target.")
     # Nothing else on the page refutes that: fewer tokens mend no fault.
     (bucket,) = collapsed.temperatures
     assert judgement_note(collapsed.judgement) == ""

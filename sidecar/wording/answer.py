@@ -541,7 +541,8 @@ def _by_time(split: Split, at_load: str) -> Answer:
 
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
     worst = lost or even or saved or leaning
-    return Answer(text, tone, f"{_BY_TIME}{at_load}.", listed, about=_judgements(worst))
+    more = "" if lost or saved or even else " More traffic decides."
+    return Answer(text, tone, f"{_BY_TIME}{at_load}.{more}", listed, about=_judgements(worst))
 
 
 def _in_a_word(lost: Split, saved: Split, even: Split) -> str:
@@ -616,7 +617,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
             )
             return Answer(text, "mute", f"{why} {_MEASURE}")
         if said := undecided_sentence(judged):
-            return Answer(_UNCERTAIN, "mute", f"{said} {split}".strip())
+            return Answer(_UNCERTAIN, "mute", " ".join(filter(None, (said, split, _MEASURE))))
         why = f"{why} {window.drafts:,.0f} drafts in the window."
         return Answer("Not enough traffic for a verdict.", "mute", why)
 

@@ -8,7 +8,9 @@ from aiohttp import web
 
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.judgement import Gate, Verdict
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
@@ -19,6 +21,7 @@ from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
 from tests.export.reports import (
     NEVER_CONNECTED,
+    NOW,
     STRUCTURED,
     by_bucket,
     difference,
@@ -273,6 +276,19 @@ async def test_markdown_has_tables_of_equal_width(reported):
 async def test_without_a_split_it_says_why_once(reported):
     text = await reported(report(model(), plugin=NEVER_CONNECTED))
     assert text.count("No plug-in has connected yet,") == 1
+
+
+async def test_a_model_whose_engines_all_hang_has_no_verdict(reported):
+    """As on the page: a green row of the minutes before stood under the red answer."""
+    ailing = Ailing(key=EngineKey("demo", "0"), ailment=Ailment.STALLED, since=NOW - 90)
+    tree = report(timed_model(timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)))
+    health = HealthReport(ailing=(ailing,))
+    for arguments in ((), ("--format", "markdown")):
+        said = await reported(replace(tree, health=health), *arguments)
+        assert "vLLM's engine hangs." in said
+        assert "Waiting: 1 (4 running)" in said
+        assert "pays" not in said.partition("\n")[2]
+        assert "pays" in (await reported(tree, *arguments)).partition("\n")[2]
 
 
 async def test_a_sidecar_whose_vllm_is_down_says_so(reported):

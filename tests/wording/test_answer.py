@@ -406,7 +406,10 @@ def test_where_no_verdict_is_certain_yet_it_says_what_would_decide_it():
     )
 
     hot = replace(temperature("1+", NONE, 0.5), judgement=judged)
-    assert why(model(hot, judgement=judged)).endswith("At temperature 1+ it is undecided.")
+    assert why(model(hot, judgement=judged)).endswith(
+        "At temperature 1+ it is undecided."
+        " Measure what it saves or costs, with `specdec-sidecar baseline`."
+    )
 
 
 def test_temperatures_that_are_undecided_are_told_beside_those_that_pay():

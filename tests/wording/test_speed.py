@@ -152,8 +152,12 @@ def test_temperatures_without_a_clear_difference_are_told_in_one_clause():
         for name in ("0", "1+")
     ]
     unsure = judgement(Verdict.INSUFFICIENT_DATA, 0.5, by_speedup=True)
-    text = answer(report(timed_model(*rows, speed=known, judgement=unsure))).text
-    assert text == "Undecided: per token, speculation makes no clear difference so far at T 0, 1+."
+    found = answer(report(timed_model(*rows, speed=known, judgement=unsure)))
+    assert (
+        found.text
+        == "Undecided: per token, speculation makes no clear difference so far at T 0, 1+."
+    )
+    assert found.reason.endswith("More traffic decides.")
 
 
 def test_beside_a_gain_that_is_certain_a_probable_loss_is_not_in_the_headline():

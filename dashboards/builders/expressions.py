@@ -17,15 +17,19 @@ from dashboards.builders.query import (
     total,
     worst,
 )
+from dashboards.builders.verdicts import Rank
 
 _BY_ACCEPTANCE: Final = 'basis="acceptance"'
 _UNJUDGED: Final = 'verdict="insufficient_data"'
+_LOSES: Final = 'verdict="net_negative"'
 # What says of each metric of verdicts what it is based on, and the labels that both have.
 _BASES: Final = {
     "verdict": ("verdict_basis", f"{POD}, temperature"),
     "model_verdict": ("model_verdict_basis", POD),
     "engine_verdict": ("model_verdict_basis", POD),
 }
+# The speedups by which each may be judged.
+_SPEEDUPS: Final = {"verdict": "speedup_ratio", "model_verdict": "engine_speedup_ratio"}
 
 # Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
 ACCEPTANCE_BY_NAMESPACE = ratio(MODEL, "engine_accepted_tokens_total", "engine_draft_tokens_total")
@@ -57,12 +61,29 @@ def measured_loss(metric: str, *, over_time: bool = False) -> str:
     return f"({read(series('model_collapsed'))} == 1 or {measured})"
 
 
-def unmeasured(metric: str, *, over_time: bool = False) -> str:
-    """1 for each that the rule of thumb judges and does not call a loss."""
-    read = banded if over_time else lately
-    judged = read(series(metric, 'verdict=~"break_even|net_positive"'))
+def guessed(metric: str, name: str, *, over_time: bool = False) -> str:
+    """1 for each that has this verdict by the rule of thumb alone."""
     by_rule, labels = _by_rule(metric, over_time=over_time)
-    return f"({judged} == 1 and on ({labels}) {by_rule})"
+    return f"({has_verdict(metric, name, over_time=over_time)} == 1 and on ({labels}) {by_rule})"
+
+
+def unjudged(metric: str, *, over_time: bool = False) -> str:
+    """1 for each that has enough traffic and no verdict all the same.
+
+    ``metric`` is ``verdict`` or ``model_verdict``.
+    """
+    read = banded if over_time else lately
+    basis, labels = _BASES[metric]
+    without = has_verdict(metric, "insufficient_data", over_time=over_time)
+    return f"({without} == 1 and on ({labels}) {read(series(basis))})"
+
+
+def undecided(metric: str, *, over_time: bool = False) -> str:
+    """Those of ``unjudged`` whose time or acceptance rate will decide."""
+    read = banded if over_time else lately
+    by_rule, labels = _by_rule(metric, over_time=over_time)
+    timed = read(series(_SPEEDUPS[metric]))
+    return f"({unjudged(metric, over_time=over_time)} and on ({labels}) ({by_rule} or {timed}))"
 
 
 def _by_rule(metric: str, *, over_time: bool) -> tuple[str, str]:
@@ -72,28 +93,50 @@ def _by_rule(metric: str, *, over_time: bool) -> tuple[str, str]:
     return f"{read(series(basis, _BY_ACCEPTANCE))} == 1", labels
 
 
-def verdict_code(by: str, metric: str = "verdict", *, over_time: bool = False) -> str:
-    """The worst verdict of each group, as a number.
+def verdict_rank(
+    by: str, metric: str = "verdict", *, plain: str = "", over_time: bool = False
+) -> str:
+    """The worst verdict of each group, as a ``Rank``.
 
-    6 loses, 5 a pod is missing, 4 low by the rule of thumb and not measured, 3 not measured, 2
-    breaks even, 1 pays, 0 no verdict yet. ``over_time``: the worst within each step, for a band;
-    else as of now.
+    ``metric`` is ``verdict`` or ``model_verdict``; ``plain`` are groups that do not speculate.
+    ``over_time``: the worst within each step, for a band; else as of now.
     """
+    known = worst(by, f"last_over_time({series(metric, _LOSES)}[1h])")
+    gone = missing(POD, series("model_verdict", _LOSES))
+    within = ", ".join(label for label in POD.split(", ") if label in by.split(", "))
+    loses = worst(by, measured_loss(metric, over_time=over_time))
+    low = worst(by, has_verdict(metric, "net_negative", over_time=over_time))
+    little = worst(by, has_verdict(metric, "insufficient_data", over_time=over_time))
+    if metric == "verdict":  # a temperature without traffic is none to speak of
+        little = f"({total(by, 'draft_tokens_total')} > 0)"
+    found = [
+        f"{Rank.LOSES} * ({loses} == 1)",
+        f"{Rank.MISSING} + 0 * ({known} and on ({within}) {gone})",
+        f"{Rank.LOW} * ({low} == 1)",
+        *ranked(by, metric, over_time=over_time),
+    ]
+    found += [f"{Rank.NO_SPECULATION} * {plain}"] if plain else []
+    return " or ".join([*found, f"{Rank.TOO_LITTLE} + 0 * {little}"])
+
+
+def ranked(by: str, metric: str, *, over_time: bool = False) -> list[str]:
+    """The ranks from ``MEDIUM`` to ``UNMEASURED``, worst first, each with the groups of it."""
 
     def held(name: str) -> str:
-        return worst(by, has_verdict(metric, name, over_time=over_time))
+        return has_verdict(metric, name, over_time=over_time)
 
-    loses = 'verdict="net_negative"'
-    known = worst(by, f"last_over_time({series(metric, loses)}[1h])")
-    gone = missing(POD, series("model_verdict", loses))
-    within = ", ".join(label for label in POD.split(", ") if label in by.split(", "))
-    return (
-        f"6 * ({worst(by, measured_loss(metric, over_time=over_time))} == 1)"
-        f" or 5 + 0 * ({known} and on ({within}) {gone})"
-        f" or 4 * ({held('net_negative')} == 1)"
-        f" or 3 * {worst(by, unmeasured(metric, over_time=over_time))}"
-        f" or 2 * ({held('break_even')} == 1) or {held('net_positive')}"
-    )
+    def guess(name: str) -> str:
+        return guessed(metric, name, over_time=over_time)
+
+    conditions = {
+        Rank.MEDIUM: guess("break_even"),
+        Rank.EVEN: held("break_even"),
+        Rank.HIGH: guess("net_positive"),
+        Rank.PAYS: held("net_positive"),
+        Rank.UNDECIDED: undecided(metric, over_time=over_time),
+        Rank.UNMEASURED: unjudged(metric, over_time=over_time),
+    }
+    return [f"{rank} * ({worst(by, each)} == 1)" for rank, each in conditions.items()]
 
 
 def shown(firing: str) -> str:

@@ -12,9 +12,8 @@ from dashboards.builders.expressions import (
     JUDGED_BY_ACCEPTANCE,
     has_verdict,
     measured_loss,
-    unmeasured,
+    ranked,
 )
-from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import Mapping
 from dashboards.builders.query import (
     MODEL,
@@ -32,25 +31,15 @@ from dashboards.builders.query import (
     series,
     worst,
 )
+from dashboards.builders.verdicts import PURPLE, VERDICTS, Rank
 
-GREY: Final = VERDICTS[0][1]
-STATES: Final[Mapping] = {
-    0: ("no speculation", GREY),
-    1: VERDICTS[0],
-    2: VERDICTS[1],
-    3: VERDICTS[2],
-    4: VERDICTS[3],
-    5: VERDICTS[4],
-    6: ("gone", VERDICTS[5][1]),
-    7: ("loses in part", "orange"),
-    8: VERDICTS[6],
-    9: ("vLLM down", "red"),
-    10: ("sidecar down", "red"),
-    11: ("never scraped", "red"),
+STATES: Final[Mapping] = VERDICTS | {
+    Rank.MISSING: ("gone", PURPLE),
+    Rank.VLLM_DOWN: ("vLLM down", "red"),
+    Rank.SIDECAR_DOWN: ("sidecar down", "red"),
+    Rank.NEVER_SCRAPED: ("never scraped", "red"),
 }
-ALL_DOWN: Final = 9
-_OF_MODELS: Final[Mapping] = {code: state for code, state in STATES.items() if code < ALL_DOWN}
-MODEL_STATES: Final[Mapping] = _OF_MODELS | {6: VERDICTS[5], ALL_DOWN: ("all pods down", "red")}
+MODEL_STATES: Final[Mapping] = VERDICTS | {Rank.VLLM_DOWN: ("all pods down", "red")}
 
 # What is on the page of every sidecar that reaches its vLLM, and on no other.
 _RUNNING: Final = series("requests_running")
@@ -69,8 +58,8 @@ _DOWN_MODELS: Final = (
 )
 
 
-def _verdicts(by: str, unknown: str = "", *, over_time: bool = False) -> str:
-    """Each group's worst verdict as its state.
+def _verdicts(by: str, unknown: str, *, over_time: bool = False) -> str:
+    """Each group's worst verdict as its ``Rank``; ``unknown`` are groups that miss a pod.
 
     A part that loses is a temperature or an engine; of a model, also fewer than half of its pods.
     """
@@ -87,18 +76,18 @@ def _verdicts(by: str, unknown: str = "", *, over_time: bool = False) -> str:
     if by == MODEL:
         loses = _half_of_pods(over_time=over_time)
         parts.append(whole)
-    states = [
-        (7, " or ".join(parts)),
-        (5, " or ".join(held(metric, "net_negative") for metric in metrics)),
-        (4, unmeasured("model_verdict", over_time=over_time)),
-        (3, held("model_verdict", "break_even")),
-        (2, held("model_verdict", "net_positive")),
-    ]
-    found = [f"8 * ({loses})", *(f"{code} * ({worst(by, each)} == 1)" for code, each in states)]
-    if unknown:
-        found.insert(2, unknown)
-
-    return " or ".join([*found, worst(by, f"{recorded('speculates:bool', 'pod')} == 0")])
+    in_part = worst(by, " or ".join(parts))
+    low = worst(by, " or ".join(held(metric, "net_negative") for metric in metrics))
+    return " or ".join(
+        (
+            f"{Rank.LOSES} * ({loses})",
+            f"{Rank.IN_PART} * ({in_part} == 1)",
+            f"{Rank.MISSING} * {unknown}",
+            f"{Rank.LOW} * ({low} == 1)",
+            *ranked(by, "model_verdict", over_time=over_time),
+            worst(by, f"{recorded('speculates:bool', 'pod')} == {Rank.NO_SPECULATION}"),
+        )
+    )
 
 
 def _half_of_pods(*, over_time: bool = False) -> str:
@@ -111,13 +100,14 @@ def _half_of_pods(*, over_time: bool = False) -> str:
 
 _AS_DOWN: Final = worst(
     SIDECAR,
-    f"({reached()} == 0) + 10 or ({series('up')} == 0) + 9 or 10 + {UNSCRAPED} or 6 *"
-    f" {missing(SIDECAR, series('build_info'))}",
+    f"({reached()} == 0) + {Rank.SIDECAR_DOWN} or ({series('up')} == 0) + {Rank.VLLM_DOWN}"
+    f" or {Rank.NEVER_SCRAPED} * {UNSCRAPED}"
+    f" or {Rank.MISSING} * {missing(SIDECAR, series('build_info'))}",
 )
 # Each known pod's state: what is down comes first, then the verdict.
 STATE: Final = (
     f"({PODS} * on ({SIDECAR}) group_left () {_AS_DOWN}"
-    f" or {_verdicts(POD, f'6 * {missing(POD, _RUNNING)}')} or {PODS})"
+    f" or {_verdicts(POD, missing(POD, _RUNNING))} or {PODS})"
 )
 
 
@@ -126,9 +116,9 @@ def model_state(*, over_time: bool = False) -> str:
 
     Down if all its pods are; without one of its pods unknown, unless another one loses.
     """
-    unknown = f"6 * group by ({MODEL}) {missing(POD, _RUNNING)}"
+    unknown = f"group by ({MODEL}) {missing(POD, _RUNNING)}"
     verdicts = _verdicts(MODEL, unknown, over_time=over_time)
-    return f"{ALL_DOWN} * {_DOWN_MODELS} or {verdicts} or {MODELS}"
+    return f"{Rank.VLLM_DOWN} * {_DOWN_MODELS} or {verdicts} or {MODELS}"
 
 
 LOSING: Final = measured_loss("model_verdict")

@@ -11,11 +11,10 @@ from dashboards.builders.expressions import (
     ACCEPTANCE_BY_NAMESPACE,
     ACCEPTANCE_BY_POD,
     has_verdict,
-    verdict_code,
+    verdict_rank,
 )
 from dashboards.builders.findings import columns, explained
 from dashboards.builders.fleet_state import (
-    ALL_DOWN,
     BREAK_EVEN,
     LOSING,
     MODEL_STATES,
@@ -27,13 +26,13 @@ from dashboards.builders.fleet_state import (
     model_state,
     of_worst,
 )
-from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import COUNT, SECONDS, SHARE, TIMES
 from dashboards.builders.query import MODEL, POD, lately, least, ratio, series, total, who, worst
 from dashboards.builders.tables import Label, Value, operator_link, rows
+from dashboards.builders.verdicts import VERDICTS, Rank
 
 _BUCKET: Final = f"{MODEL}, temperature"
-_VERDICT: Final = 120  # pixels: as wide as its words
+_VERDICT: Final = 150  # pixels: as wide as its words
 _NARROW: Final = 100
 _FINDING: Final = least(f"{POD}, finding", lately(series("finding_rank")))  # 1: to change first
 _P99: Final = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
@@ -80,7 +79,7 @@ def worst_temperatures() -> table.Panel:
             more=("temperature",),
         ),
         [
-            Value(verdict_code(_BUCKET), "Verdict", COUNT, VERDICTS, 190),
+            Value(verdict_rank(_BUCKET), "Verdict", COUNT, VERDICTS, 190),
             Value(
                 f"sum by ({_BUCKET}) ({has_verdict('verdict', 'net_negative')})",
                 "Pods low",
@@ -136,7 +135,7 @@ def models() -> table.Panel:
         [
             # Pods of which not even the model is known have never answered.
             Value(
-                f"{model_state()} or 0 * count by ({MODEL}) ({PODS}) + {ALL_DOWN}",
+                f"{model_state()} or 0 * count by ({MODEL}) ({PODS}) + {Rank.VLLM_DOWN}",
                 "Worst",
                 COUNT,
                 MODEL_STATES,

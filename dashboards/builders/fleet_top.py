@@ -8,7 +8,6 @@ from grafana_foundation_sdk.models.common import BigValueTextMode
 from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE, has_verdict, shown
 from dashboards.builders.fleet_state import (
     DOWN,
-    GREY,
     LOSE,
     LOSING,
     MODEL_STATES,
@@ -20,7 +19,6 @@ from dashboards.builders.fleet_state import (
     model_state,
 )
 from dashboards.builders.layout import Line, beside
-from dashboards.builders.operator_answers import AMBER, UNKNOWN
 from dashboards.builders.panels import Mapping, Query, figure, states
 from dashboards.builders.query import (
     MODEL,
@@ -34,10 +32,11 @@ from dashboards.builders.query import (
     total,
     worst,
 )
+from dashboards.builders.verdicts import AMBER, GREY, PURPLE
 
 _LIGHT: Final[Mapping] = {
     0: ("none", "green"),
-    1: ("unknown", UNKNOWN),
+    1: ("unknown", PURPLE),
     2: ("some", "orange"),
     3: ("some", "red"),
     4: ("nothing to do", GREY),

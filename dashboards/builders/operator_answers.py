@@ -1,10 +1,17 @@
 """The operator's first row: does it pay, by how much, why, and is that known of every pod."""
 
+from collections.abc import Mapping as ReadOnly
 from typing import Final
 
 from grafana_foundation_sdk.builders import stat
 
-from dashboards.builders.expressions import JUDGED_BY_ACCEPTANCE, measured_loss, unmeasured
+from dashboards.builders.expressions import (
+    JUDGED_BY_ACCEPTANCE,
+    guessed,
+    measured_loss,
+    undecided,
+    unjudged,
+)
 from dashboards.builders.layout import Line, beside
 from dashboards.builders.panels import COUNT, SHARE, TIMES, Mapping, Query, figure
 from dashboards.builders.query import (
@@ -27,25 +34,13 @@ from dashboards.builders.query import (
     who,
     worst,
 )
+from dashboards.builders.verdicts import VERDICTS, Rank
 
-UNKNOWN: Final = "#a352cc"
-AMBER: Final = "#e0a82e"  # of what the rule of thumb says
-_PAYS: Final[Mapping] = {
-    0: ("NO", "red"),
-    1: ("unknown: pod missing", UNKNOWN),
-    2: ("not everywhere", "orange"),
-    3: ("low, not measured", "orange"),
-    4: ("not measured", AMBER),
-    5: ("breaks even", "yellow"),
-    6: ("YES", "green"),
-    7: ("no verdict yet", "#6e7079"),
-    8: ("does not speculate", "#6e7079"),
-}
 _ANSWERS: Final[Mapping] = {
-    0: ("vLLM or sidecar down", "red"),
-    1: ("split incomplete", "orange"),
-    2: ("live, no plug-in", "blue"),
-    3: ("live and complete", "green"),
+    3: ("vLLM or sidecar down", "red"),
+    2: ("split incomplete", "orange"),
+    1: ("live, no plug-in", "blue"),
+    0: ("live and complete", "green"),
 }
 
 
@@ -71,30 +66,28 @@ def answers() -> Line:
 
 
 def _counted(code: str, by: str, selector: str) -> str:
-    """The lowest code, with how many have it and of how many as the labels ``some`` and ``all``.
+    """The highest code, with how many have it and of how many as the labels ``some`` and ``all``.
 
     All are those that ``selector`` finds or misses, each of which has a code.
     """
-    lowest = f"min({code})"
-    some = f'count_values("some", count(({code}) == on () group_left () {lowest}))'
+    highest = f"max({code})"
+    some = f'count_values("some", count(({code}) == on () group_left () {highest}))'
     everyone = f'count_values("all", count({known(by, selector)}))'
-    return f"{lowest} * on () group_left (some) {some} * on () group_left (all) {everyone}"
+    return f"{highest} * on () group_left (some) {some} * on () group_left (all) {everyone}"
 
 
-def _chosen(*conditions: str) -> str:
-    """For each group, the number of the first condition that has a series.
+def _chosen(conditions: ReadOnly[int, str]) -> str:
+    """For each group, the code of the first condition that has a series.
 
     All conditions have the same labels.
     """
-    return " or ".join(
-        f"{number} + 0 * ({condition})" for number, condition in enumerate(conditions)
-    )
+    return " or ".join(f"{code} + 0 * ({condition})" for code, condition in conditions.items())
 
 
 def _plain() -> str:
     """The code of pods of which none speculates."""
     counted = copied(f'count_values("some", count({PLAIN}))', "all", "some")
-    return f"{max(_PAYS)} + 0 * {counted}"
+    return f"{Rank.NO_SPECULATION} * {counted}"
 
 
 def _verdict(name: str) -> str:
@@ -110,32 +103,36 @@ def _pays() -> stat.Panel:
     lost = lately(series("verdict", 'verdict="net_negative"'))
     low = f"{lately(_verdict('net_negative'))} or {lost}"
     code = _chosen(
-        f"{worst(POD, measured_loss('model_verdict'))} == 1",
-        missing(POD, _ENGINES, at_once=True),
-        f"{worst(POD, measured_loss('verdict'))} == 1",
-        f"{worst(POD, low)} == 1",
-        worst(POD, unmeasured("model_verdict")),
-        f"{worst(POD, _verdict('break_even'))} == 1",
-        f"{worst(POD, _verdict('net_positive'))} == 1",
-        worst(POD, _ENGINES),
+        {
+            Rank.LOSES: f"{worst(POD, measured_loss('model_verdict'))} == 1",
+            Rank.IN_PART: f"{worst(POD, measured_loss('verdict'))} == 1",
+            Rank.MISSING: missing(POD, _ENGINES, at_once=True),
+            Rank.LOW: f"{worst(POD, low)} == 1",
+            Rank.MEDIUM: worst(POD, guessed("model_verdict", "break_even")),
+            Rank.EVEN: f"{worst(POD, _verdict('break_even'))} == 1",
+            Rank.HIGH: worst(POD, guessed("model_verdict", "net_positive")),
+            Rank.PAYS: f"{worst(POD, _verdict('net_positive'))} == 1",
+            Rank.UNDECIDED: worst(POD, undecided("model_verdict")),
+            Rank.UNMEASURED: worst(POD, unjudged("model_verdict")),
+            Rank.TOO_LITTLE: worst(POD, _ENGINES),
+        }
     )
 
     return figure(
         "Does speculation pay?",
-        "The worst verdict of the selected pods that speculate, and how many have it. not"
-        " everywhere: it pays, except at some temperature. not measured: there is no baseline;"
-        " low: by the rule of thumb it does not pay, at some temperature at"
-        " least. unknown: nothing is known now of a pod that had a verdict within the last hour and"
-        " should be there.",
-        "Not measured: run specdec-sidecar baseline --load before you turn it off. On NO, read the"
-        " findings and the alerts below. If it pays at no temperature, start vLLM"
-        " without --speculative-config. If it fails to pay only at some, sample the drafts or lower"
+        "The worst verdict of the selected pods that speculate, and how many have it. Loses in"
+        " part: at some temperature. High, medium and low, not measured: the acceptance rate by the"
+        " rule of thumb, at some temperature at least; there is no baseline. Unknown: nothing is"
+        " known now of a pod that had a verdict within the last hour and should be there.",
+        "Not measured: run specdec-sidecar baseline --load before you turn it off. Does not pay:"
+        " read the findings and the alerts below. If it pays at no temperature, start vLLM"
+        " without --speculative-config. If it loses in part, sample the drafts or lower"
         " num_speculative_tokens.",
         Query(
             f"{_counted(code, POD, _ENGINES)} or on () {_plain()}",
             "{{some}} of {{all}} pods",
         ),
-        values=_PAYS,
+        values=VERDICTS,
         empty="no pod that speculates",
     )
 
@@ -252,11 +249,13 @@ def _live() -> stat.Panel:
     faulty = series("plugin_info", 'state!~"idle|observing"')
 
     code = _chosen(
-        f"{up} == 0 or {missing(SIDECAR, sidecars, at_once=True)}",
-        f"{worst(SIDECAR, faulty)} or"
-        f" {worst(SIDECAR, f'{coverage} < {limit} or 2 - {coverage} < {limit}')}",
-        f"{up} unless {worst(SIDECAR, series('plugin_info'))}",
-        up,
+        {
+            3: f"{up} == 0 or {missing(SIDECAR, sidecars, at_once=True)}",
+            2: f"{worst(SIDECAR, faulty)} or"
+            f" {worst(SIDECAR, f'{coverage} < {limit} or 2 - {coverage} < {limit}')}",
+            1: f"{up} unless {worst(SIDECAR, series('plugin_info'))}",
+            0: up,
+        }
     )
 
     return figure(

@@ -13,14 +13,12 @@ from dashboards.builders.expressions import (
     FIRING,
     FIRING_SINCE,
     by_rule_of_thumb,
-    verdict_code,
+    verdict_rank,
 )
 from dashboards.builders.layout import Section, beside
 from dashboards.builders.operator_answers import (
-    AMBER,
     LOWEST_SPEEDUP,
     PLAIN,
-    UNKNOWN,
     answers,
     with_missing,
 )
@@ -50,16 +48,8 @@ from dashboards.builders.query import (
     worst,
 )
 from dashboards.builders.tables import ALERT_RUNBOOK, Label, Value, rows
+from dashboards.builders.verdicts import VERDICTS
 
-VERDICTS: Final[Mapping] = {
-    0: ("no verdict yet", "#6e7079"),
-    1: ("pays", "green"),
-    2: ("breaks even", "yellow"),
-    3: ("not measured", AMBER),
-    4: ("low, not measured", "orange"),
-    5: ("unknown: pod missing", UNKNOWN),
-    6: ("does not pay", "red"),
-}
 _SEVERITIES: Final[Mapping] = {
     3: ("critical", "red"),
     2: ("warning", "orange"),
@@ -113,16 +103,19 @@ def alerting() -> Section:
 def _since() -> statetimeline.Panel:
     return states(
         "Verdict: where, and since when",
-        "All requests, and each temperature; red begins where speculation stopped paying. Not"
-        " measured: there is no baseline; low: by the rule of thumb it would not pay. With several"
-        " pods, the worst is shown: select a model to see its own. Purple: of a pod known within"
-        " the last hour nothing is known.",
+        "All requests, and each temperature; red begins where speculation stopped paying. High,"
+        " medium and low: the acceptance rate by the rule of thumb, where no baseline is measured."
+        " With several pods, the worst is shown: select a model to see its own. Purple: of a pod"
+        " known within the last hour nothing is known.",
         "Find where the colour changed and check what happened then: the marks are alerts, restarts"
         " and changes of the configuration. The usual causes are a deployment, another draft model,"
         " quantization or new traffic.",
-        Query(f"{verdict_code('', 'model_verdict', over_time=True)} or -{worst('', PLAIN)}", "all"),
-        Query(verdict_code("temperature", over_time=True), TEMPERATURE),
-        values=VERDICTS | {-1: ("does not speculate", VERDICTS[0][1])},
+        Query(
+            verdict_rank("", "model_verdict", plain=worst("", PLAIN), over_time=True),
+            "all",
+        ),
+        Query(verdict_rank("temperature", over_time=True), TEMPERATURE),
+        values=VERDICTS,
         empty="no verdict: nothing is drafted",
     )
 

@@ -97,9 +97,14 @@ def mapped(values: Mapping) -> list[models.ValueMapping]:
 
 
 def target(index: int, expr: str, legend: str = "") -> prometheus.Dataquery:
-    """A query over the page's time range, the ``index``-th of its panel."""
+    """A query over the page's time range, the ``index``-th of its panel.
+
+    Its quotes are single ones: a double one takes four bytes of a ConfigMap, of which a client-side
+    apply can store 256 KiB.
+    """
     reference = chr(ord("A") + index)
-    query = prometheus.Dataquery().expr(expr).ref_id(reference).datasource(SOURCE).range()
+    short = expr.replace('"', "'")
+    query = prometheus.Dataquery().expr(short).ref_id(reference).datasource(SOURCE).range()
     return query.legend_format(legend) if legend else query
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from math import log2
 
+from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.history import History, Line, Quantity
@@ -27,7 +28,7 @@ from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import effect, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
-from sidecar.wording.notes import is_guess, judgement_note, model_notes, verdict_words
+from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.pressure import gap_text, tiles
@@ -43,6 +44,7 @@ from sidecar.wording.tables import (
     shown_quantiles,
     temperature_rows,
 )
+from sidecar.wording.verdicts import is_guess, verdict_words
 
 FIDELITY = "docs/fidelity.md"  # its path on this server
 _WIDTH = 300
@@ -163,17 +165,27 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
     if model.checklist is not None:
         return _plain(model, plugin, history, said)
 
+    if _hangs(model, shown.report.health):
+        return f"<h2>{escape(model.model_name)}</h2>{_tiles(model, history)}{_engines(model)}"
+
     told = explanations(model)
     if model.no_split is None:
-        split = _split(model, thresholds, history)
+        split = _split(model, thresholds, history, said)
     else:
         split = _no_split(model.no_split, plugin, said)
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
-        f'{_remedy(told)}<div class="buckets">{_whole(model, thresholds, history)}{split}</div>'
+        f'{_remedy(told)}<div class="buckets">'
+        f"{_whole(model, thresholds, history, said)}{split}</div>"
         f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
+
+
+def _hangs(model: ModelReport, health: HealthReport) -> bool:
+    """Whether all its engines do: then its verdicts are of before, and would look current."""
+    stalled = {one.key for one in health.stalled}
+    return bool(model.engines) and stalled.issuperset(engine.key for engine in model.engines)
 
 
 def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:
@@ -337,11 +349,12 @@ def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: st
     )
 
 
-def _whole(model: ModelReport, thresholds: Thresholds, history: History) -> str:
+def _whole(model: ModelReport, thresholds: Thresholds, history: History, said: str) -> str:
     """The row of all requests."""
     judged = model.judgement
     window = judged_window(judged)
-    notes = "".join(f'<div class="advice">{marked(note)}</div>' for note in model_notes(model))
+    left = [note for note in model_notes(model) if note not in said]
+    notes = "".join(f'<div class="advice">{marked(note)}</div>' for note in left)
     drafted = "nothing drafted"
     if window.draft_tokens:
         drafted = f"{window.draft_tokens:,.0f} drafted in {duration(window.seconds)}"
@@ -367,7 +380,7 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     if shown is None:
         return "", ""
 
-    what = effect(shown)
+    what = "no clear difference" if judged.verdict is Verdict.BREAK_EVEN else effect(shown)
     if speedup is None:
         what = "the last one known"
     elif judged.gate is not None:
@@ -377,10 +390,11 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     return axis(shown), f"speedup {value(plus_minus(shown))}<br>{what}"
 
 
-def _split(model: ModelReport, thresholds: Thresholds, history: History) -> str:
-    """A row for each temperature with drafts."""
+def _split(model: ModelReport, thresholds: Thresholds, history: History, said: str) -> str:
+    """A row for each temperature with drafts; without the notes that the row of all has."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
-    rows = "".join(_at_temperature(one, model, thresholds, history) for one in shown)
+    above = f"{said} {' '.join(model_notes(model))}"
+    rows = "".join(_at_temperature(one, model, thresholds, history, above) for one in shown)
     return rows or '<p class="facts">No drafts in the window.</p>'
 
 
@@ -435,12 +449,16 @@ def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
 
 
 def _at_temperature(
-    bucket: TemperatureReport, model: ModelReport, thresholds: Thresholds, history: History
+    bucket: TemperatureReport,
+    model: ModelReport,
+    thresholds: Thresholds,
+    history: History,
+    said: str,
 ) -> str:
     """The row of a temperature's requests."""
     judged = bucket.judgement
     note = judgement_note(judged, model.judgement, is_explained=bool(advised(model.findings)))
-    notes = f'<div class="advice">{escape(note)}</div>' if note else ""
+    notes = "" if note in said else f'<div class="advice">{escape(note)}</div>'
 
     held = bucket.held.speedup if bucket.held is not None else None
     spread, figures = _speedup(judged, bucket.speedup, held)

@@ -22,11 +22,12 @@ from sidecar.findings.finding import advised
 from sidecar.wording.answer import Answer, answer, tone_of
 from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
-from sidecar.wording.notes import hints, judgement_note, model_notes, verdict_words
+from sidecar.wording.notes import hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from sidecar.wording.pressure import tiles
 from sidecar.wording.speed import baseline_sentence
 from sidecar.wording.tables import tables
+from sidecar.wording.verdicts import verdict_words
 
 # What the JSON has elsewhere, so that no number is there twice: windows and speedup are beside the
 # judgement, how it speculates is in the engines, and an alert's value is in what it is about. What

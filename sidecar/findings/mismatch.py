@@ -39,17 +39,14 @@ def mismatch(situation: Situation) -> Iterator[Mismatch]:
 # -------------------------------------------------------------------------------------------------
 
 _UPDATED: Final = (
-    "Only where the target's weights are updated in place, as in reinforcement learning, that does"
-    " not help: update the draft with them."
+    "Only where the target's weights are updated in place, as in reinforcement learning, a restart"
+    " does not help: update the draft with them."
 )
 _SLEPT: Final = (
     "After a sleep of level 2, vLLM 0.32 loads only the target's weights again: let it sleep at"
     " level 1."
 )
-_RESTART: Final = (
-    f"Restart vLLM; if the rate stays, check that the draft was made for this target. {_UPDATED}"
-    f" {_SLEPT} High temperatures alone do not cause this."
-)
+_RESTART: Final = "Restart vLLM; if the rate stays, check that the draft was made for this target."
 _NOTHING_REPEATS: Final = (
     "Nothing in such text helps to guess what follows: draft with a model, or remove"
     " --speculative-config."
@@ -65,6 +62,8 @@ def collapse_sentence(model: ModelReport) -> str:
 
 def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
     configuration = speculating_engine(model).configuration
+    has_model = drafts_with_a_model(speculation_of(model).method)
+    unless = f" {_UPDATED} {_SLEPT}" if has_model else ""
     rate = percent(finding.acceptance or 0.0)
     remedy = _match(configuration, speculation_of(model))
 
@@ -77,7 +76,7 @@ def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:
         remedy=f"{cached_prefix_sentence(model)} {remedy}".strip(),
         expect=(
             "A draft that matches has its first token accepted far more often, even at high"
-            " temperatures."
+            f" temperatures.{unless}"
         ),
         verify=AFTER_A_RESTART,
     )
@@ -100,7 +99,7 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
     return (
         "Restart vLLM. If that does not help, check that the draft was made for this target: its"
         f" vocabulary, chat template, quantization (target: {target}, draft: {draft}) and vLLM's"
-        f" version.{longest} {_UPDATED} Until then remove --speculative-config."
+        f" version.{longest} Until then remove --speculative-config."
     )
 
 

@@ -5,7 +5,6 @@ It states the verdicts and computes none.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
@@ -19,7 +18,7 @@ from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.engine.names import Gauge
-from sidecar.errors import Unreachable
+from sidecar.errors import TimedOut, Unreachable
 from sidecar.findings.ending import READ_A_REPLY, unmeasured, unmeasured_sentence, worse_sentence
 from sidecar.findings.finding import Finding
 from sidecar.findings.mismatch import collapse_sentence
@@ -29,11 +28,9 @@ from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import (
     ALMOST_ALL,
     LIMITATIONS,
-    is_guess,
     resting_loads,
     room_sentence,
     undecided_sentence,
-    words_of,
 )
 from sidecar.wording.numbers import counted, duration, latency, moment, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
@@ -46,6 +43,7 @@ from sidecar.wording.speed import (
     why_withheld,
 )
 from sidecar.wording.tables import judged_window
+from sidecar.wording.verdicts import is_guess, words_of
 
 # Worst first.
 TONES: Final = {
@@ -62,7 +60,7 @@ _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
 _UNCERTAIN: Final = (
     "Not measured; by the rule of thumb, it is not certain whether speculation pays."
 )
-_BY_TIME: Final = "Measured against decoding without speculation at the same load."
+_BY_TIME: Final = "Measured against decoding without speculation at the same load"
 _MEASURE: Final = "Measure what it saves or costs, with `specdec-sidecar baseline`."
 _MEASURE_FIRST: Final = (
     "Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
@@ -138,7 +136,7 @@ def tone_of(judgement: Judgement) -> str:
 def answer(report: Report) -> Answer:
     """The answer for a report; if it has several models, for the worst of them."""
     found = _answer(report)
-    return replace(found, since=_since(found.about, report.at))
+    return replace(found, since=found.since or _since(found.about, report.at))
 
 
 def _since(about: Sequence[Judgement], at: float) -> str:
@@ -148,19 +146,24 @@ def _since(about: Sequence[Judgement], at: float) -> str:
         return ""
     choose = min if about[0].verdict is Verdict.NET_NEGATIVE else max
     since, first = choose(dated, key=lambda one: one[0])
-    length = f"{moment(since, at)} ({duration(max(at - since, 0.0))})"
+    length = _ago(since, at)
     if first.was is None:
         return f"Known since {length}."
-    return f"So since {length}; before: {words_of(first.was, is_guess=is_guess(first))}."
+    return f"Since {length}; before: {words_of(first.was, is_guess=is_guess(first))}."
+
+
+def _ago(since: float, at: float) -> str:
+    return f"{moment(since, at)} ({duration(max(at - since, 0.0))})"
 
 
 def _answer(report: Report) -> Answer:
     scrape = report.scrape
     if not scrape.up:
-        return Answer("The sidecar cannot read vLLM's metrics.", "bad", _why_unread(report))
+        return _unread(report)
 
     if report.health.stalled:
-        return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health))
+        since = f"Since {_ago(min(one.since for one in report.health.stalled), report.at)}."
+        return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health), since=since)
 
     told = [model for model in report.models if _drafts(model) or _has_bad_replies(model)]
     checklists = [model.checklist for model in report.models if model.checklist is not None]
@@ -200,20 +203,24 @@ def _has_bad_replies(model: ModelReport) -> bool:
     return model.speed is not None and _of_replies(model) is not None
 
 
-def _why_unread(report: Report) -> str:
+def _unread(report: Report) -> Answer:
+    """That polls fail, since when, and why."""
     error = report.scrape.last_error
-    if error is None:
-        return "No poll has succeeded recently."
-
-    why = f"{error}. {error.remedy}"
     last = report.scrape.last_scrape
+    since = ""
     if last is not None:
-        read = datetime.fromtimestamp(last, UTC)
-        ago = duration(report.at - last)
-        return f"Last read {ago} ago, at {read:%Y-%m-%d %H:%M:%S} UTC; now: {why}"
-    if isinstance(error, Unreachable):
-        return " ".join(filter(None, (why, headless_sentence(report.plugin))))
-    return why
+        since = f"Last read at {moment(last, report.at)} ({duration(report.at - last)} ago)."
+    text = "The sidecar cannot read vLLM's metrics."
+    if isinstance(error, Unreachable | TimedOut):
+        text = "vLLM does not answer."
+
+    why = "No poll has succeeded recently."
+    if error is not None:
+        said = f"{error}. {error.remedy}"
+        why = f"{said[:1].upper()}{said[1:]}"
+    if isinstance(error, Unreachable) and last is None:
+        why = f"{why} {headless_sentence(report.plugin)}".strip()
+    return Answer(text, "bad", why, since=since)
 
 
 def _plain(report: Report, checklists: Sequence[Checklist]) -> Answer:
@@ -506,31 +513,47 @@ def _temperatures(split: Split) -> str:
 
 
 def _by_time(split: Split, at_load: str) -> Answer:
-    """Time saved and lost per token, if plain decoding was measured."""
+    """Time saved and lost per token, if plain decoding was measured; losses first."""
     saved = _with(split, Verdict.NET_POSITIVE)
     lost = _with(split, Verdict.NET_NEGATIVE)
     even = _with(split, Verdict.BREAK_EVEN)
     leaning = _with(split, Verdict.INSUFFICIENT_DATA)
 
     parts = []
-    if saved:
-        parts.append(f"saves {', '.join(_at_each(saved, _gained))}")
     if lost:
         parts.append(f"costs {', '.join(_at_each(lost, _gained))}")
+    if saved:
+        parts.append(f"saves {', '.join(_at_each(saved, _gained))}")
     if even:
-        parts.append(f"breaks even at T {', '.join(bucket.temperature for bucket in even)}")
-    if not parts:
-        parts = _at_each(leaning, _probably)
-    elif leaning:
-        parts.append(f"undecided at T {', '.join(one.temperature for one in leaning)}")
-    text = f"Per token, speculation {'; '.join(parts)}{at_load}."
+        parts.append(f"breaks even {_at(even)}")
+    if parts and leaning:
+        parts.append(f"is undecided {_at(leaning)}")
+
+    if lost or saved:
+        text = f"Speculation {_in_a_word(lost, saved, even)}: per token, it {'; '.join(parts)}."
+    elif even:
+        text = f"Speculation {'; '.join(parts)}."
+    else:
+        text = f"Undecided: per token, speculation {'; '.join(_probably(leaning))}."
 
     ratios = ", ".join(_at_each(split, plus_minus))
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
     worst = lost or even or saved or leaning
-    return Answer(text, tone, _BY_TIME, listed, about=_judgements(worst))
+    more = "" if lost or saved or even else " More traffic decides."
+    return Answer(text, tone, f"{_BY_TIME}{at_load}.{more}", listed, about=_judgements(worst))
+
+
+def _in_a_word(lost: Split, saved: Split, even: Split) -> str:
+    """Whether it pays where that is known."""
+    if lost:
+        return "loses in part" if saved or even else "does not pay"
+    return "pays in part" if even else "pays"
+
+
+def _at(split: Split) -> str:
+    return f"at T {', '.join(bucket.temperature for bucket in split)}"
 
 
 def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
@@ -543,14 +566,21 @@ def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
     return said
 
 
-def _probably(speedup: Speedup) -> str:
+def _probably(split: Split) -> list[str]:
     """The time saved or lost where the interval of the ratio reaches across a threshold."""
-    return _leaning(speedup, _changes(speedup))
+    clear = [bucket for bucket in split if not _is_unclear(_speedup(bucket))]
+    unclear = [bucket for bucket in split if _is_unclear(_speedup(bucket))]
+    said = _at_each(clear, lambda speedup: _leaning(speedup, _changes(speedup)))
+    return [*said, f"makes no clear difference so far {_at(unclear)}"] if unclear else said
+
+
+def _is_unclear(speedup: Speedup | None) -> bool:
+    """Within its error a ratio says nothing, not even on which side of 1 it is."""
+    return speedup is None or abs(speedup.ratio - 1) <= CONFIDENCE * speedup.error
 
 
 def _leaning(speedup: Speedup, change: str) -> str:
-    """Within its error a ratio says nothing, not even on which side of 1 it is."""
-    if abs(speedup.ratio - 1) <= CONFIDENCE * speedup.error:
+    if _is_unclear(speedup):
         return f"makes no clear difference so far ({plus_minus(speedup)})"
     return f"probably {change}, not yet certain ({plus_minus(speedup)})"
 
@@ -587,7 +617,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
             )
             return Answer(text, "mute", f"{why} {_MEASURE}")
         if said := undecided_sentence(judged):
-            return Answer(_UNCERTAIN, "mute", f"{said} {split}".strip())
+            return Answer(_UNCERTAIN, "mute", " ".join(filter(None, (said, split, _MEASURE))))
         why = f"{why} {window.drafts:,.0f} drafts in the window."
         return Answer("Not enough traffic for a verdict.", "mute", why)
 
@@ -597,7 +627,9 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
         why = f"{why} {_MEASURE_FIRST}" if loses else why
         return Answer(text, _tone([judged], model), why, about=(judged,))
 
-    what = "breaks even" if verdict is Verdict.BREAK_EVEN else effect(speedup)
+    what = words_of(verdict, is_guess=False)
+    if verdict is not Verdict.BREAK_EVEN:
+        what = f"{what}: it {effect(speedup)}"
     text = f"Speculation {what} on average{_at_load(model)}."
     why = f"Decoding is {times_as_fast(speedup)}. {why}"
     return Answer(text, TONES[verdict], why, about=(judged,))

@@ -31,8 +31,8 @@ def stalled_sentence(health: HealthReport) -> str:
     more = f" and {counted(others, 'other engine')}" if others else ""
     who = "The sidecar's probe waits" if first.is_probed else "Requests wait"
     return (
-        f"{who} for an answer on engine {first.key.engine}{more}, but nothing that vLLM or the"
-        f" plug-in counts has changed since {utc(first.since)}, and vLLM is not paused. Restart"
-        " vLLM; an engine that hangs answers no request any more. docs/restarts.md says how the"
-        " kubelet does that."
+        f"Restart vLLM: an engine that hangs answers no request any more. {who} for an answer on"
+        f" engine {first.key.engine}{more}, but nothing that vLLM or the plug-in counts has changed"
+        f" since {utc(first.since)}, and vLLM is not paused. docs/restarts.md says how the kubelet"
+        " restarts it."
     )

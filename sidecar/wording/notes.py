@@ -23,20 +23,9 @@ from sidecar.wording.finer import finer_hints
 from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import unsized_hint, why_withheld
 from sidecar.wording.tables import group_name
+from sidecar.wording.verdicts import verdict_words
 
 _SOON: Final = 120.0  # seconds; what is nearer is not told more exactly
-_MEASURED: Final = {
-    Verdict.NET_POSITIVE: "pays",
-    Verdict.BREAK_EVEN: "breaks even",
-    Verdict.NET_NEGATIVE: "does not pay",
-    Verdict.INSUFFICIENT_DATA: "too little data",
-}
-_BY_RULE: Final = {
-    Verdict.NET_POSITIVE: "high, not measured",
-    Verdict.BREAK_EVEN: "medium, not measured",
-    Verdict.NET_NEGATIVE: "low, not measured",
-    Verdict.INSUFFICIENT_DATA: "too little data",
-}
 # What there is too little of, and the setting that asks for more.
 _BELOW: Final = {
     "min_requests": "fewer than {:g} requests (thresholds.min_requests)",
@@ -279,28 +268,6 @@ def judgement_note(
     return " ".join(
         filter(None, (_hour(judgement), undecided_sentence(judgement), _held(judgement), remedy))
     )
-
-
-def is_guess(judgement: Judgement) -> bool:
-    """Whether there is a verdict, and only the rule of thumb says so."""
-    is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
-    return is_by_rule and judgement.verdict is not Verdict.INSUFFICIENT_DATA
-
-
-def verdict_words(judgement: Judgement) -> str:
-    """The verdict in a few words; by the rule of thumb it is the acceptance rate that is high."""
-    if judgement.is_undecided:
-        return "undecided"
-    is_by_rule = judgement.by_speedup is None and not judgement.has_collapsed
-    if is_by_rule and judgement.judged is not None and not judgement.evidence.is_ruled:
-        return "not measured"  # there is enough traffic, but its acceptance rate tells nothing
-    return words_of(judgement.verdict, is_guess=is_by_rule)
-
-
-def words_of(verdict: Verdict, *, is_guess: bool) -> str:
-    """A verdict in a few words; a guess is one by the rule of thumb."""
-    words = _BY_RULE if is_guess else _MEASURED
-    return words[verdict]
 
 
 def undecided_sentence(judgement: Judgement) -> str:

@@ -32,12 +32,12 @@ def latency(seconds: float) -> str:
 
 def utc(seconds: float) -> str:
     """The time of day of Unix seconds."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
 
 
 def date(seconds: float) -> str:
     """The day and the time of day of Unix seconds."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%MZ")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M UTC")
 
 
 def moment(seconds: float, now: float) -> str:

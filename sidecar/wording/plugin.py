@@ -93,12 +93,11 @@ _LOADED_UNDER_TRAFFIC: Final = (
     f" failed to load: then vLLM's log has a line with `specdec`. {_DOCTOR}"
 )
 _NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
-    f"No plug-in has connected although vLLM serves requests, so {_LACKS}."
-    " The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR` writes"
-    " it, and vLLM loads it once it is restarted with `PYTHONPATH=DIR`), or it sends to another"
-    " socket than this sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for both, in a directory"
-    " that both share)."
-    f" If it failed to load, vLLM's log has a line with `specdec`. {_DOCTOR}"
+    f"No plug-in has connected although vLLM serves requests, so {_LACKS}. {_DOCTOR}"
+    " Mostly vLLM has not loaded it (`specdec-sidecar plugin DIR` writes it, and vLLM loads it once"
+    " it is restarted with `PYTHONPATH=DIR`; if that failed, its log has a line with `specdec`), or"
+    " it sends to another socket than this sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for"
+    " both, in a directory that both share)."
 )
 _ELSEWHERE: Final = (
     "The plug-ins that are connected are of another server than vLLM's metrics, or of engines that"

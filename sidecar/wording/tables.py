@@ -16,6 +16,7 @@ from sidecar.settings.baselines import PlainCache
 from sidecar.wording.change import CHANGE, change_rows
 from sidecar.wording.numbers import count, counted, milliseconds, percent, ratio, share
 from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
+from sidecar.wording.verdicts import verdict_words
 
 LEGEND: Final = (
     "Acceptance rate: the share of the draft tokens, which speculation proposes, that the model"
@@ -81,7 +82,7 @@ def _temperature(part: TemperatureReport) -> Cells:
 
     return (
         part.temperature,
-        part.judgement.verdict,
+        verdict_words(part.judgement),
         plus_minus(part.speedup) if part.speedup else "-",
         ratio(judged_window(part.judgement).rate),
         *(ratio(rate) for rate in part.acceptance_quantiles.values()),

@@ -102,6 +102,9 @@ def status_lines(
 
     if scrape["up"]:
         for model in status["models"]:
+            if _hangs(model, status["health"]):
+                yield from ("", f"model {model['model_name']}", *_pressure(model, item))
+                continue
             yield from _summary(model, status["thresholds"], layout, paint, is_brief=is_brief)
             if is_brief and model["checklist_text"] is not None:
                 yield from ("", *_checklist(model["checklist_text"], layout, why))
@@ -134,6 +137,17 @@ def _summary(
     for finding in () if is_brief else findings:
         yield from ("", *_finding(finding, item))
 
+    yield from _pressure(model, item)
+
+
+def _hangs(model: _Json, health: _Json) -> bool:
+    """Whether all its engines do: then its verdicts are of before, and would look current."""
+    stalled = [one["key"] for one in health["stalled"]]
+    return bool(model["engines"]) and all(one["key"] in stalled for one in model["engines"])
+
+
+def _pressure(model: _Json, item: str) -> Iterator[str]:
+    """What presses on its requests, in a line; nothing where that is not known."""
     pressure = [
         f"{name}: {number} ({beside})" if beside else f"{name}: {number}"
         for name, number, beside in model["pressure"]
@@ -186,8 +200,7 @@ def _verdict(model: _Json) -> str:
     judgement = model["judgement"]
     seconds = _judged_seconds(model)
     over = f" over {seconds:,.0f} s" if seconds else ""
-    verdict = "undecided" if judgement["is_undecided"] else judgement["verdict"]
-    return f"{verdict} by {judgement['basis']}{over}"
+    return f"{model['words']} ({judgement['basis']}{over})"
 
 
 def _judged_seconds(model: _Json) -> float:

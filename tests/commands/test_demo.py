@@ -88,7 +88,7 @@ async def test_the_demo_tells_milliseconds_and_finds_greedy_drafting_until_it_is
     async def saves():
         """Whether the headline is the time per token."""
         text = (await Page(f"http://{address}").status())["answer"]["text"]
-        return text.startswith("Per token, speculation saves ")
+        return text.startswith("Speculation pays: per token, it saves ")
 
     async def bad_endings():
         """The findings on how replies end, once some end in a loop."""

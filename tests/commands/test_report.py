@@ -8,7 +8,9 @@ from aiohttp import web
 
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.judgement import Gate, Verdict
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
@@ -19,6 +21,7 @@ from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
 from tests.export.reports import (
     NEVER_CONNECTED,
+    NOW,
     STRUCTURED,
     by_bucket,
     difference,
@@ -92,7 +95,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     times = ["80.0", "200.0", "300.0", "20.0", "30.0", "40.0"]
     assert rows["0"] == [
         "0",
-        "net_positive",
+        "pays",
         *("1.50", "±", "0.02"),
         "0.700",
         "0.500",
@@ -104,7 +107,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     ]
     assert rows["1+"] == [
         "1+",
-        "net_negative",
+        *("low,", "not", "measured"),
         "-",
         "0.300",
         "0.400",
@@ -114,6 +117,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
         "40",
         *times,
     ]
+    assert "model demo: pays (speedup over 300 s)" in text.splitlines()
     assert {
         f"  temperature 1+: {over}",
         "  temperature 0.7-1: No verdict: fewer than 20 requests (thresholds.min_requests).",
@@ -274,12 +278,25 @@ async def test_without_a_split_it_says_why_once(reported):
     assert text.count("No plug-in has connected yet,") == 1
 
 
+async def test_a_model_whose_engines_all_hang_has_no_verdict(reported):
+    """As on the page: a green row of the minutes before stood under the red answer."""
+    ailing = Ailing(key=EngineKey("demo", "0"), ailment=Ailment.STALLED, since=NOW - 90)
+    tree = report(timed_model(timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)))
+    health = HealthReport(ailing=(ailing,))
+    for arguments in ((), ("--format", "markdown")):
+        said = await reported(replace(tree, health=health), *arguments)
+        assert "vLLM's engine hangs." in said
+        assert "Waiting: 1 (4 running)" in said
+        assert "pays" not in said.partition("\n")[2]
+        assert "pays" in (await reported(tree, *arguments)).partition("\n")[2]
+
+
 async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
     """What is known of its models describes another moment."""
     text = await reported(report(model(temperature("0")), scrape=down(BadStatus(500))))
     assert text.startswith(
         "Does speculation pay? The sidecar cannot read vLLM's metrics.\n\n"
-        "Last read 0 s ago, at 2023-11-14 22:13:23 UTC; now: status 500. "
+        "Last read at 22:13 UTC (0 s ago).\nStatus 500. "
     )
     assert "model demo" not in text
 
@@ -470,7 +487,7 @@ async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported
 
     assert text.count(page["conclusion"]) == 1
     assert f"model {tree.models[0].model_name}: does not speculate" in text.splitlines()
-    assert "insufficient_data by acceptance" not in text
+    assert "too little data" not in text
     assert "temperatures" in text
     assert "median 0; 0% up to 0.5, 100% above 0.8" in text
     for candidate in page["candidates"]:

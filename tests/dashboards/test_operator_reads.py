@@ -21,6 +21,7 @@ WHY, SILENT = "Why, and what to change", "Pods that do not answer"
 BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, worst pod"
 
 
+GREY = "#6e7079"
 UNKNOWN = ("1 of 2 pods", "unknown: pod missing", "#a352cc")
 
 
@@ -66,6 +67,14 @@ FLEETS = {
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
     "engines": engines(*(0.97 - 0.05 * number for number in range(12))),
     "idle": [bare("a").bucket("0", 1e-6, 0.8)],
+    "medium": [bare("a").drafting(10, 0.58)],
+    "near": [bare("a").drafting(0.2, 0.5)],
+    "sparse": [bare("a").bucket("0", 10, 0.9).bucket("1+", 0.05, 0.3)],
+    "adaptive": [
+        bare("a")
+        .drafting(10, 0.3)
+        .speculating(Speculation("eagle3", 3, adaptive_verification=True))
+    ],
     "short-drafts": [bare("a").drafting(10, 0.4, k=2)],
     "whole-drafts": [bare("a").drafting(10, 0.4, k=3)],
     "alerting": [pod(), pod("b")],
@@ -102,7 +111,7 @@ def read(tmp_path_factory):
     ("fleet", "panel", "shown"),
     [
         # One has no verdict, so it is none of the two.
-        ("paying", PAYS, [("2 of 2 pods", "YES", "green")]),
+        ("paying", PAYS, [("2 of 2 pods", "pays", "green")]),
         ("paying", LIVE, [("3 of 3 pods", "live and complete", "green")]),  # timed by plug-ins
         (
             "paying",
@@ -113,7 +122,7 @@ def read(tmp_path_factory):
         ("paying", DRAFTS, [("eagle3, K 3", "1")]),
         ("paying", "Alerts firing", "no alert fires"),
         ("paying", WHY, "nothing found on a pod that answers"),
-        ("just-lost", PAYS, [("1 of 2 pods", "NO", "red")]),
+        ("just-lost", PAYS, [("1 of 2 pods", "does not pay", "red")]),
         # Its loss is remembered for some minutes, but it accepts nothing now.
         ("just-lost", HOW_MUCH, [("gone, by a baseline", "0.8")]),
         ("just-gone", PAYS, [UNKNOWN]),
@@ -136,8 +145,8 @@ def read(tmp_path_factory):
         ("alone-down", LIVE, [("1 of 1 pods", "vLLM or sidecar down", "red")]),
         ("alone-down", HOW_MUCH, "nothing judged now"),
         ("just-down", HOW_MUCH, [("down, by a baseline", "1.4")]),
-        ("plain", PAYS, [("1 of 1 pods", "does not speculate", "#6e7079")]),
-        ("plain", BANDS, [("all", "does not speculate", "#6e7079")]),
+        ("plain", PAYS, [("1 of 1 pods", "does not speculate", GREY)]),
+        ("plain", BANDS, [("all", "does not speculate", GREY)]),
         ("lost", LIVE, [("1 of 2 pods", "vLLM or sidecar down", "red")]),
         ("lost", SILENT, [("sidecar gone", "1")]),
         ("vllm-down", PAYS, [UNKNOWN]),
@@ -145,10 +154,10 @@ def read(tmp_path_factory):
         ("vllm-down", SILENT, [("vLLM of down", "1")]),
         ("ruled", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
         ("short-drafts", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
-        ("engines", PAYS, [("2 of 2 pods", "not measured", "#e0a82e")]),
+        ("engines", PAYS, [("2 of 2 pods", "high, not measured", "#56b6c2")]),
         ("ruled", LIVE, [("1 of 1 pods", "live, no plug-in", "blue")]),
         ("ruled", HOW_MUCH, [("accepted, a", "0.4"), ("rule of thumb", "0.5")]),
-        ("measured", PAYS, [("1 of 1 pods", "YES", "green")]),
+        ("measured", PAYS, [("1 of 1 pods", "pays", "green")]),
         ("measured", LIVE, [("1 of 1 pods", "live and complete", "green")]),
         (
             "measured",
@@ -156,9 +165,13 @@ def read(tmp_path_factory):
             [("T 0", "0.45"), ("all", "0.45"), ("breaks even at, as measured", "0.269")],
         ),
         ("mixed", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
-        ("mixed-measured", PAYS, [("1 of 1 pods", "not everywhere", "orange")]),
+        ("mixed-measured", PAYS, [("1 of 1 pods", "loses in part", "orange")]),
         ("half-measured", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
-        ("idle", PAYS, [("1 of 1 pods", "no verdict yet", "#6e7079")]),
+        ("idle", PAYS, [("1 of 1 pods", "too little data", GREY)]),
+        ("medium", PAYS, [("1 of 1 pods", "medium, not measured", "#e0a82e")]),
+        ("near", PAYS, [("1 of 1 pods", "undecided", GREY)]),
+        ("near", BANDS, [("all", "undecided", GREY)]),
+        ("adaptive", PAYS, [("1 of 1 pods", "not measured", GREY)]),
         ("idle", HOW_MUCH, "nothing judged now"),
     ],
 )
@@ -170,11 +183,13 @@ def test_a_panel_shows_the_worst_and_says_what_is_missing(read, fleet, panel, sh
 @pytest.mark.parametrize(
     ("fleet", "bands"),
     [
-        ("paying", {"all": "pays", "T 0": "not measured"}),
+        ("paying", {"all": "pays", "T 0": "high, not measured"}),
         ("just-lost", {"all": "does not pay", "T 0": "low, not measured"}),
-        ("just-gone", {"all": "pays", "T 0": "not measured"}),
+        ("just-gone", {"all": "pays", "T 0": "high, not measured"}),
         ("lost", {"all": "unknown: pod missing", "T 0": "unknown: pod missing"}),
-        ("mixed", {"T 0": "not measured", "T 1+": "low, not measured"}),
+        ("mixed", {"T 0": "high, not measured", "T 1+": "low, not measured"}),
+        ("adaptive", {"all": "not measured"}),
+        ("sparse", {"T 0": "high, not measured", "T 1+": "too little data"}),
     ],
 )
 def test_a_band_has_the_worst_verdict_and_none_of_a_dead_pod(read, fleet, bands):

@@ -60,7 +60,7 @@ async def test_the_engine_s_probe_fails_only_for_an_ailing_engine(site):
     assert await answer() == (200, "healthy\n")
     assert await answer(ailing=(stalled,), limit=2) == (
         503,
-        "unhealthy: engine 0 has been stalled since 08:00:00Z\n",
+        "unhealthy: engine 0 has been stalled since 08:00:00 UTC\n",
     )
     status, text = await answer(ailing=(stalled,), restarts=2, limit=2)
     assert status == 200

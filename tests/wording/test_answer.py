@@ -22,8 +22,8 @@ from sidecar.wording.notes import (
     model_notes,
     resting_loads,
     undrafted_sentence,
-    verdict_words,
 )
+from sidecar.wording.verdicts import verdict_words
 from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (
@@ -67,9 +67,9 @@ def text_and_tone(*models):
     [
         (((BAD, 7200, None), (BAD, 60, GOOD), (GOOD, 30, BAD)),
          "Known since 20:13 UTC (2.0 h)."),
-        (((BAD, 600, GOOD), (GOOD, 7200, None)), "So since 22:03 UTC (10 min); before: pays."),
+        (((BAD, 600, GOOD), (GOOD, 7200, None)), "Since 22:03 UTC (10 min); before: pays."),
         (((GOOD, 600, BAD), (GOOD, 7200, None)),
-         "So since 22:03 UTC (10 min); before: does not pay."),
+         "Since 22:03 UTC (10 min); before: does not pay."),
         (((GOOD, 90000, None),), "Known since 13 Nov 21:13 UTC (25.0 h)."),
         (((GOOD, None, None),), ""),
         (((NONE, 60, None),), ""),
@@ -88,7 +88,7 @@ def test_the_answer_says_since_when_the_worst_of_it_holds(dated, since):
 def test_by_the_rule_of_thumb_the_former_words_are_those_of_the_rule():
     judged = replace(judgement(BAD, 0.3), since=NOW - 60, was=GOOD)
     assert answer(report(model(judgement=judged))).since == (
-        "So since 22:12 UTC (60 s); before: high, not measured."
+        "Since 22:12 UTC (60 s); before: high, not measured."
     )
 
 
@@ -339,21 +339,41 @@ def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
 
 
 def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
-    """By temperature, the gains first; the ratios are the reason below."""
+    """By temperature, the losses first; the ratios are the reason below."""
     warm, hot = timed("0.5-0.7", GOOD, 0.4, 45, 35), timed("1+", BAD, 0.24, 45, 49.1)
     split = timed_model(timed("0-0.3", GOOD, 0.44, 45, 27), warm, hot)
-    gains = "saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7; costs 4.1 ms at T 1+"
-    assert text_and_tone(split) == (
-        f"Per token, speculation {gains}, with 9 requests running.",
-        "bad",
-    )
+    times = "costs 4.1 ms at T 1+; saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7"
+    assert text_and_tone(split) == (f"Speculation loses in part: per token, it {times}.", "bad")
     ratios = "1.67 ± 0.02 at T 0-0.3, 1.29 ± 0.02 at T 0.5-0.7, 0.92 ± 0.02 at T 1+."
-    measured = "Measured against decoding without speculation at the same load."
+    load = "at the same load, with 9 requests running."
+    measured = f"Measured against decoding without speculation {load}"
     ratios = f"Speedup over decoding without speculation: {ratios}"
     assert why(split).startswith(f"{measured} {ratios}")
     assert text_and_tone(timed_model(timed("1+", EVEN, 0.24, 45, 44))) == (
-        "Per token, speculation breaks even at T 1+, with 9 requests running.", "even"
+        "Speculation breaks even at T 1+.", "even"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "says"),
+    [
+        ((BAD, BAD), "Speculation does not pay: per token, it costs 5 ms at T 0, 5 ms at T 1."),
+        ((GOOD, GOOD), "Speculation pays: per token, it saves 5 ms at T 0, 5 ms at T 1."),
+        (
+            (GOOD, EVEN),
+            "Speculation pays in part: per token, it saves 5 ms at T 0; breaks even at T 1.",
+        ),
+        ((EVEN, EVEN), "Speculation breaks even at T 0, 1."),
+        (
+            (BAD, NONE),
+            "Speculation does not pay: per token, it costs 5 ms at T 0; is undecided at T 1.",
+        ),
+    ],
+)
+def test_the_answer_begins_with_the_words_of_the_verdict(verdicts, says):
+    actual = {GOOD: 30, EVEN: 35, BAD: 40, NONE: 35}
+    rows = [timed(str(place), each, 0.5, 35, actual[each]) for place, each in enumerate(verdicts)]
+    assert text_and_tone(timed_model(*rows))[0] == says
 
 
 @pytest.mark.parametrize(
@@ -386,7 +406,10 @@ def test_where_no_verdict_is_certain_yet_it_says_what_would_decide_it():
     )
 
     hot = replace(temperature("1+", NONE, 0.5), judgement=judged)
-    assert why(model(hot, judgement=judged)).endswith("At temperature 1+ it is undecided.")
+    assert why(model(hot, judgement=judged)).endswith(
+        "At temperature 1+ it is undecided."
+        " Measure what it saves or costs, with `specdec-sidecar baseline`."
+    )
 
 
 def test_temperatures_that_are_undecided_are_told_beside_those_that_pay():
@@ -432,7 +455,7 @@ def test_the_reason_has_the_rate_without_repetition_loops_where_they_matter():
 
 def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
     """On average over all requests, on each of the engines."""
-    text = "Speculation saves 10 ms per token on average, with 9 requests running."
+    text = "Speculation pays: it saves 10 ms per token on average, with 9 requests running."
     assert text_and_tone(timed_model()) == (text, "good")
     assert text_and_tone(timed_model(engines=(engine(), engine(index="1")))) == (
         f"{text[:-1]} on each of 2 engines.",
@@ -497,9 +520,7 @@ def test_a_collapse_is_told_from_hot_traffic():
     )
     text = "Almost no draft tokens are accepted, and replies may be wrong."
     assert text_and_tone(collapsed) == (text, "bad")
-    assert why(collapsed).endswith(
-        "let it sleep at level 1. High temperatures alone do not cause this."
-    )
+    assert why(collapsed).endswith("check that the draft was made for this target.")
     # Nothing else on the page refutes that: fewer tokens mend no fault.
     (bucket,) = collapsed.temperatures
     assert judgement_note(collapsed.judgement) == ""

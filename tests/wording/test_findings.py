@@ -404,11 +404,14 @@ def test_a_draft_of_the_target_s_states_is_doubted_behind_cached_prefixes_first(
 
 def test_a_target_whose_weights_are_updated_in_place_is_not_helped_by_a_restart():
     """As in reinforcement learning: its draft is the one of before."""
-    for remedy in (
-        explained(Mismatch(acceptance=0.01)).remedy,
-        collapse_sentence(model(temperature("0"), engines=(engine(speculation=GREEDY),))),
-    ):
-        assert "weights are updated in place, as in reinforcement learning, that does not help" in (
-            remedy
-        )
-        assert "update the draft with them" in remedy
+    expect = explained(Mismatch(acceptance=0.01)).expect
+    assert "updated in place, as in reinforcement learning, a restart does not help" in expect
+    assert "update the draft with them" in expect
+
+
+def test_the_answer_of_a_collapse_is_what_to_do_first_and_the_exceptions_are_in_the_finding():
+    first = collapse_sentence(model(temperature("0"), engines=(engine(speculation=GREEDY),)))
+    assert first == (
+        "Send one prompt to this pod and read the reply. Restart vLLM; if the rate stays, check"
+        " that the draft was made for this target."
+    )

@@ -12,9 +12,10 @@ def test_a_stall_names_its_engine_and_time_and_where_the_kubelet_is_told_to_rest
     )
     said = stalled_sentence(HealthReport(ailing=ailing))
 
-    assert said.startswith("Requests wait for an answer on engine 0 and 1 other engine, but")
-    assert "since 08:00:00Z" in said
-    assert said.endswith("docs/restarts.md says how the kubelet does that.")
+    assert said.startswith("Restart vLLM:")
+    assert "Requests wait for an answer on engine 0 and 1 other engine, but" in said
+    assert "since 08:00:00 UTC" in said
+    assert said.endswith("docs/restarts.md says how the kubelet restarts it.")
 
 
 def test_where_nothing_runs_it_is_the_sidecars_own_request_that_waits():
@@ -22,4 +23,4 @@ def test_where_nothing_runs_it_is_the_sidecars_own_request_that_waits():
     one = Ailing(EngineKey("demo", "0"), Ailment.STALLED, 1_800_000_000.0, is_probed=True)
     said = stalled_sentence(HealthReport(ailing=(one,)))
 
-    assert said.startswith("The sidecar's probe waits for an answer on engine 0, but nothing")
+    assert "The sidecar's probe waits for an answer on engine 0, but nothing" in said

@@ -41,7 +41,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
         ),
         (
             replace(NEVER_CONNECTED, has_served=True),
-            "The likeliest causes: vLLM has not loaded the plug-in (`specdec-sidecar plugin DIR`",
+            "Mostly vLLM has not loaded it (`specdec-sidecar plugin DIR` writes it",
         ),
         (
             replace(NEVER_CONNECTED, is_loaded=True),

@@ -125,7 +125,7 @@ def test_a_held_speedup_is_shown_with_its_age():
     held = replace(speed(withheld=Withheld.CONTEXT), held=Held(faster(1.5, 0.01), 1200.0))
     judged = judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True)
     found = answer(report(timed_model(speed=held, judgement=judged)))
-    assert found.text.startswith("Speculation saves 6.7 ms per token on average")
+    assert found.text.startswith("Speculation pays: it saves 6.7 ms per token on average")
     assert found.why.startswith("The speedup is that of 20 min ago, the last one that was known.")
 
 
@@ -138,7 +138,26 @@ def test_a_speedup_that_may_be_on_either_side_is_probable_and_not_certain():
     assert "breaks even" not in found.text
     bucket = timed("1+", Verdict.INSUFFICIENT_DATA, 0.3, 40, 45)
     text = answer(report(timed_model(bucket, judgement=unsure))).text
-    assert "probably costs 5 ms, not yet certain (0.89 ± 0.02) at T 1+" in text
+    assert text == (
+        "Undecided: per token, speculation probably costs 5 ms, not yet certain (0.89 ± 0.02) at"
+        " T 1+."
+    )
+
+
+def test_temperatures_without_a_clear_difference_are_told_in_one_clause():
+    """Their rows have the ratios."""
+    known = replace(speed(), speedup=faster(1.0, 0.05))
+    rows = [
+        replace(timed(name, Verdict.INSUFFICIENT_DATA, 0.5, 30, 30), speedup=faster(1.01, 0.05))
+        for name in ("0", "1+")
+    ]
+    unsure = judgement(Verdict.INSUFFICIENT_DATA, 0.5, by_speedup=True)
+    found = answer(report(timed_model(*rows, speed=known, judgement=unsure)))
+    assert (
+        found.text
+        == "Undecided: per token, speculation makes no clear difference so far at T 0, 1+."
+    )
+    assert found.reason.endswith("More traffic decides.")
 
 
 def test_beside_a_gain_that_is_certain_a_probable_loss_is_not_in_the_headline():
@@ -147,8 +166,10 @@ def test_beside_a_gain_that_is_certain_a_probable_loss_is_not_in_the_headline():
     hot = timed("1+", Verdict.INSUFFICIENT_DATA, 0.3, 40, 45)
     found = answer(report(timed_model(cold, hot)))
     assert found.tone == "good"
-    assert found.text.startswith("Per token, speculation saves 10 ms at T 0; undecided at T 1+")
-    assert found.reason == "Measured against decoding without speculation at the same load."
+    assert found.text.startswith(
+        "Speculation pays: per token, it saves 10 ms at T 0; is undecided at T 1+."
+    )
+    assert found.reason.startswith("Measured against decoding without speculation at the same")
     assert "1.50 ± 0.02 at T 0, 0.89 ± 0.02 at T 1+" in found.listed
 
 

@@ -13,10 +13,12 @@ from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.engine.latency import Source
-from sidecar.analysis.judgement import Gate, Verdict
+from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
+from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.page import content
@@ -194,7 +196,7 @@ def test_after_a_change_the_requests_of_before_are_beside_those_of_now():
     assert "T 0.7-1, time per token 23.5 ms (23.1 to 23.9 ms) 18.3 ms (18.0 to 18.7 ms)" in page
     assert "T 0.7-1, time to first token too few requests too few requests" in page
     assert "T 1+, " not in page
-    assert "Before: eagle3, 3 tokens, sampler standard (last requests 01 Jan 00:00Z)." in page
+    assert "Before: eagle3, 3 tokens, sampler standard (last requests 01 Jan 00:00 UTC)." in page
     assert "4.0 requests ran then and 9.0 now: times differ by that, too." in page
 
 
@@ -387,12 +389,10 @@ def test_while_vllm_is_down_only_that_is_shown():
     """Since when; and nothing of the last good poll, which would look current."""
     away = replace(reports.down(Unreachable("connection refused")), last_scrape=reports.NOW - 720)
     page = text(model(), scrape=away)
-    page = page.replace("2023-11 -14", "2023-11-14")  # around a range that does not break
     assert page == (
-        "The sidecar cannot read vLLM's metrics. As of 22:13:23 UTC Last read 12 min ago, at"
-        " 2023-11-14 22:01:23 UTC; now: connection refused. Is vLLM running, and is this its"
-        f" address? The sidecar keeps trying. {plugin_sentence(OBSERVING)} plug-in 0.1.0 in"
-        " vLLM 0.32.0"
+        "vLLM does not answer. Last read at 22:01 UTC (12 min ago). As of 22:13:23 UTC Connection"
+        " refused. Is vLLM running, and is this its address? The sidecar keeps trying."
+        f" {plugin_sentence(OBSERVING)} plug-in 0.1.0 in vLLM 0.32.0"
     )
 
 
@@ -408,3 +408,30 @@ def test_the_verdict_says_how_replies_end_and_that_acceptance_does_not_tell_of_t
     )
     assert "Speed says nothing about the text." in unknown
     assert "replies" not in unknown
+
+
+def test_a_model_whose_engines_all_hang_has_no_verdict():
+    """A green one of the minutes before stood under the red answer."""
+    ailing = Ailing(key=EngineKey("demo", "0"), ailment=Ailment.STALLED, since=reports.NOW - 90)
+    tree = reports.report(model(temperature("0")))
+    hanging = content(reports.shown(replace(tree, health=HealthReport(ailing=(ailing,)))))
+    assert "Since 22:11 UTC (90 s)." in hanging
+    assert 'class="bucket' not in hanging
+    assert "Waiting" in hanging
+
+    two = reports.report(model(temperature("0"), engines=(engine(), engine(index="1"))))
+    half = content(reports.shown(replace(two, health=HealthReport(ailing=(ailing,)))))
+    assert 'class="bucket' in half
+
+
+def test_a_reason_is_told_once_however_many_rows_have_it():
+    """Above the rows if the answer has it, else in the row of all requests."""
+    why = "is not certain to be on one side of 50% yet"
+    undecided = Undecided(rate=0.51, error=0.02, seconds=1800.0, line=0.5, needed=None)
+    judged = judgement(Verdict.INSUFFICIENT_DATA, 0.51, undecided=undecided)
+    rows = [temperature(name, Verdict.INSUFFICIENT_DATA, judgement=judged) for name in ("0", "1+")]
+    assert text(model(*rows, judgement=judged)).count(why) == 1
+
+    little = judgement(Verdict.INSUFFICIENT_DATA, 0.5, gate=Gate("min_requests", 20))
+    rows = [temperature(name, Verdict.INSUFFICIENT_DATA, judgement=little) for name in ("0", "1+")]
+    assert text(model(*rows, judgement=little)).count("fewer than 20 requests") == 1

@@ -30,7 +30,7 @@ from sidecar.wording.tables import tables
 
 # What the JSON has elsewhere, so that no number is there twice: windows and speedup are beside the
 # judgement, how it speculates is in the engines, and an alert's value is in what it is about. What
-# is known of the past is too long.
+# is known of the past, and of requests for findings alone, is too long.
 _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     Answer: frozenset({"about"}),
     EngineReport: frozenset({"acceptance"}),
@@ -38,6 +38,7 @@ _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     Latency: frozenset({"edges"}),
     Evidence: frozenset({"window", "hour", "past", "speedup", "costs", "speculation"}),
     Judgement: frozenset({"acceptance"}),
+    ModelReport: frozenset({"sampling", "spreads", "structured_undrafted"}),
     PodAlert: frozenset({"value", "keeps_page", "labels"}),
 }
 

@@ -106,8 +106,8 @@ class Judge:
             key = (model.name, kind, name)
             last = before.get(key, _NO_JUDGEMENT)
             judgement = judge(evidence, self._thresholds, self._window, before=last)
-            if kind == _WHOLE:
-                judgement = replace(judgement, has_collapsed=_has_collapsed(judgement, parts))
+            if kind == _WHOLE and _has_collapsed(judgement, parts):
+                judgement = replace(judgement, has_collapsed=True)
             self._last[key] = _dated(judgement, last, at)
             return self._last[key]
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -54,7 +54,7 @@ def status(shown: ReportView) -> dict[str, Any]:
         "version": __version__,
         "thresholds": shown.settings.thresholds.model_dump(),
         "answer": as_json(answer(report)),
-        **as_json(report),
+        **as_json(replace(report, models=())),
         "plugin": {**as_json(report.plugin), "text": plugin_sentence(report.plugin)},
         "models": [_model(model, report) for model in report.models],
     }

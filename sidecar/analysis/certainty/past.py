@@ -71,7 +71,7 @@ class Past:
         first = bisect_left(self.readings, since, key=_AT)
         for seconds in WINDOWS:
             start = self._start(seconds, first)
-            if start is None or self.at - start.at <= known:
+            if start is None or self.latest.at - start.at <= known:
                 continue
             found = self._over(start)
             if found is not None and found.requests >= least:
@@ -90,9 +90,9 @@ class Past:
 
     def _start(self, seconds: float, first: int) -> _Reading | None:
         """The reading with which so many seconds begin, none before the ``first``."""
-        begin = self.at - seconds
-        place = max(bisect_right(self.readings, begin, key=_AT) - 1, 0)
-        if self.readings[place].at < self.at - _OUTAGE * seconds:
+        at = self.latest.at
+        place = max(bisect_right(self.readings, at - seconds, key=_AT) - 1, 0)
+        if self.readings[place].at < at - _OUTAGE * seconds:
             place += 1
         place = max(place, first)
         return self.readings[place] if place < len(self.readings) else None

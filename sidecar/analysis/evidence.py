@@ -77,6 +77,9 @@ def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
 
     Takes the longest ``seconds``, sums the rest, averages nothing.
     """
+    if len(acceptances) == 1:
+        return acceptances[0]
+
     counts = [part.requests for part in acceptances]
     requests = None
     if counts and None not in counts:
@@ -185,17 +188,3 @@ def is_ruled(speculation: Speculation) -> bool:
 def is_synthetic(speculation: Speculation) -> bool:
     """Whether draft tokens are accepted at a set rate, whatever the model says (vLLM 0.32 on)."""
     return speculation.rejection_sample_method == SYNTHETIC
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelEvidence:
-    """What is known about one model: over all its engines, by engine, and by temperature.
-
-    The last is known only if the plug-in is connected; ``temperatures`` is empty while the split is
-    withheld.
-    """
-
-    model_name: str
-    whole: Evidence
-    temperatures: Mapping[str, Evidence] = field(default_factory=dict)
-    engines: Mapping[str, Evidence] = field(default_factory=dict)

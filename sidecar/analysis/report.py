@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.analysis.advice import Advice
+from sidecar.analysis.certainty.spread import Spread
+from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.change import Change
 from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.distributions import Distribution
@@ -161,6 +163,12 @@ class ModelReport:
     checklist: Checklist | None = None
     endings: EndingsReport | None = None  # of the window's finished requests
     change: Change | None = None  # of how it speculates, within a day
+    # Of the finished requests of the last quarter of an hour, by temperature and how their tokens
+    # are chosen; how much those at each temperature differ; and what structured ones of the window
+    # decoded without any draft, in tokens. Findings follow from these, and nothing shows them.
+    sampling: Mapping[tuple[str, str], Sums] = field(default_factory=dict)
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    structured_undrafted: int = 0
     findings: tuple[Finding, ...] = ()  # why speculation loses, what to change first first
 
     @property

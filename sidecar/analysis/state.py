@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.alerts import model_alerts, vllm_alert
-from sidecar.analysis.build import evidence, model_report
+from sidecar.analysis.build import model_report
 from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.drops import DropWatch
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.probes import Probes
 from sidecar.analysis.engine.scrape_report import ScrapeReport
-from sidecar.analysis.facts import ModelFacts, gather
+from sidecar.analysis.gather import gather
 from sidecar.analysis.judgement import ModelJudgement
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.pod_alert import PodAlert
@@ -26,6 +26,7 @@ from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.split.life import NO_STEPS, LifeSteps
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.view import LivesView
+from sidecar.analysis.values import ModelValues
 from sidecar.analysis.verdict import Judge
 from sidecar.engine import merge
 from sidecar.engine.identity import EngineKey
@@ -65,8 +66,8 @@ class State:
         self._overflow = {"position": 0, "group": 0}
 
         self._judge = Judge(settings.thresholds, settings.latency_window)
-        self._facts: tuple[ModelFacts, ...] = ()  # as of the last good poll
-        # The reports of these facts: by whether they are fresh, and whether the judgements hold
+        self._values: tuple[ModelValues, ...] = ()  # as of the last good poll
+        # The reports on these: by whether they are fresh, and whether the judgements hold
         self._reports: dict[tuple[bool, bool], tuple[ModelReport, ...]] = {}
         self._alerts: tuple[PodAlert, ...] | None = None  # that follow from them, once made
         self._began: float | None = None  # when the first poll ended
@@ -207,13 +208,16 @@ class State:
         if which in self._reports:
             return self._reports[which]
 
-        reports = []
-        for facts in self._facts:
-            known = facts if is_fresh else facts.aged()
-            judgement = judged.get(facts.model.name, ModelJudgement())
-            reports.append(model_report(known, judgement, self._settings.thresholds))
-
-        self._reports[which] = tuple(reports)
+        self._reports[which] = tuple(
+            model_report(
+                values if is_fresh else values.aged(),
+                judged.get(values.name, ModelJudgement()),
+                self._models[values.name],
+                self._engines.states,
+                self._settings.thresholds,
+            )
+            for values in self._values
+        )
         return self._reports[which]
 
     def _note_poll(self, at: float) -> None:
@@ -232,12 +236,12 @@ class State:
             model.endings.judge(thresholds.min_requests)
             self._note_moment(at, model)
 
-        self._facts = tuple(
+        self._values = tuple(
             gather(model, self._engines, lives, at, thresholds) for model in self._models.values()
         )
         self._reports.clear()
         self._alerts = None
-        self._judge.judge([evidence(facts, thresholds) for facts in self._facts], at)
+        self._judge.judge(self._values, at)
         self._drops.observe(at, self._judge.in_force(at, fresh=True))
 
     def _note_moment(self, at: float, model: ModelState) -> None:

@@ -22,8 +22,9 @@ from sidecar.analysis.certainty.side import (
     needed,
 )
 from sidecar.analysis.certainty.spread import Spread
-from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence, ModelEvidence
+from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence
 from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Undecided, Verdict
+from sidecar.analysis.values import ModelValues
 from sidecar.settings.groups import Thresholds
 
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
@@ -69,7 +70,7 @@ class Judge:
         self._last = {key: last for key, last in self._last.items() if key[0] != name}
         self._judged = {key: judged for key, judged in self._judged.items() if key != name}
 
-    def judge(self, models: Iterable[ModelEvidence], at: float) -> None:
+    def judge(self, models: Iterable[ModelValues], at: float) -> None:
         """Judges all present models at ``at``, Unix seconds.
 
         Forgets a model that is not among them, but no temperature of one that is: after a restart
@@ -78,10 +79,9 @@ class Judge:
         models = tuple(models)
         before = self._last
         advised = {name: model.advice for name, model in self._judged.items()}
-        self._last = _remembered(before, {model.model_name for model in models})
+        self._last = _remembered(before, {model.name for model in models})
         self._judged = {
-            model.model_name: self._model(model, before, advised.get(model.model_name), at)
-            for model in models
+            model.name: self._model(model, before, advised.get(model.name), at) for model in models
         }
         self._judged_at = at
 
@@ -95,7 +95,7 @@ class Judge:
 
     def _model(
         self,
-        model: ModelEvidence,
+        model: ModelValues,
         before: Mapping[tuple[str, str, str], Judgement],
         advised: Advice | None,
         at: float,
@@ -103,11 +103,11 @@ class Judge:
         def judged(
             kind: str, name: str, evidence: Evidence, parts: Iterable[Judgement] = ()
         ) -> Judgement:
-            key = (model.model_name, kind, name)
+            key = (model.name, kind, name)
             last = before.get(key, _NO_JUDGEMENT)
             judgement = judge(evidence, self._thresholds, self._window, before=last)
-            if kind == _WHOLE:
-                judgement = replace(judgement, has_collapsed=_has_collapsed(judgement, parts))
+            if kind == _WHOLE and _has_collapsed(judgement, parts):
+                judgement = replace(judgement, has_collapsed=True)
             self._last[key] = _dated(judgement, last, at)
             return self._last[key]
 
@@ -116,7 +116,8 @@ class Judge:
             for name, evidence in model.temperatures.items()
         }
         engines = {
-            name: judged("engine", name, evidence) for name, evidence in model.engines.items()
+            engine.key.engine: judged("engine", engine.key.engine, engine.evidence)
+            for engine in model.speculating
         }
 
         whole = judged(_WHOLE, "", model.whole, temperatures.values())

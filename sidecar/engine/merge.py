@@ -120,4 +120,6 @@ def _summed_capacity(engines: Sequence[EngineSnapshot]) -> int | None:
 
 def _highest(before: tuple[float, ...], now: tuple[float, ...]) -> tuple[float, ...]:
     # One that has not grown keeps its float object, since windows hold many of them.
+    if len(before) == len(now):
+        return tuple(map(max, before, now))
     return tuple(max(old, new) for old, new in zip_longest(before, now, fillvalue=0.0))

@@ -40,7 +40,7 @@ class LoggedState:
             self._log_baseline(model)
 
         self._known = shown
-        plugin = self._state.plugin.report("")
+        plugin = self._state.plugin.report("", as_of_poll=True)
         meaning = plugin_sentence(plugin)
         if plugin.heard and meaning != self._plugin:
             self._plugin = meaning

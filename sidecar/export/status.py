@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -31,7 +31,7 @@ from sidecar.wording.verdicts import verdict_words
 
 # What the JSON has elsewhere, so that no number is there twice: windows and speedup are beside the
 # judgement, how it speculates is in the engines, and an alert's value is in what it is about. What
-# is known of the past is too long.
+# is known of the past, and of requests for findings alone, is too long.
 _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     Answer: frozenset({"about"}),
     EngineReport: frozenset({"acceptance"}),
@@ -39,6 +39,7 @@ _LEFT_OUT: Final[Mapping[type, frozenset[str]]] = {
     Latency: frozenset({"edges"}),
     Evidence: frozenset({"window", "hour", "past", "speedup", "costs", "speculation"}),
     Judgement: frozenset({"acceptance"}),
+    ModelReport: frozenset({"sampling", "spreads", "structured_undrafted"}),
     PodAlert: frozenset({"value", "keeps_page", "labels"}),
 }
 
@@ -54,7 +55,7 @@ def status(shown: ReportView) -> dict[str, Any]:
         "version": __version__,
         "thresholds": shown.settings.thresholds.model_dump(),
         "answer": as_json(answer(report)),
-        **as_json(report),
+        **as_json(replace(report, models=())),
         "plugin": {**as_json(report.plugin), "text": plugin_sentence(report.plugin)},
         "models": [_model(model, report) for model in report.models],
     }

@@ -10,20 +10,20 @@ from sidecar.findings.group import RUNBOOK, accepting_less, advice_or_fact
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates
 from sidecar.findings.one_engine import ONE_ENGINE
-from sidecar.findings.situation import Situation
 from sidecar.requests.tables import OTHER, Table
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "adapter"
 
 
-def adapter(situation: Situation) -> Iterator[LowerAcceptance]:
+def adapter(model: ModelReport, thresholds: Thresholds) -> Iterator[LowerAcceptance]:
     """The finding on each adapter whose name is known."""
     named = [
         group
-        for group in situation.model.groups
+        for group in model.groups
         if group.by == Table.ADAPTER and group.group not in {NO_ADAPTER, OTHER}
     ]
-    return accepting_less(_CODE, named, situation)
+    return accepting_less(_CODE, named, model, thresholds)
 
 
 # -------------------------------------------------------------------------------------------------

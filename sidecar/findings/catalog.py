@@ -22,9 +22,9 @@ from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.findings.prefix_cache import PREFIX_CACHE
 from sidecar.findings.room import ROOM
 from sidecar.findings.sampling import SAMPLING
-from sidecar.findings.situation import Situation
 from sidecar.findings.structured_output import STRUCTURED_OUTPUT
 from sidecar.findings.synthetic_acceptance import SYNTHETIC_ACCEPTANCE
+from sidecar.settings.groups import Thresholds
 
 KINDS: Final[tuple[FindingKind[Any], ...]] = (
     NOT_SPECULATING,
@@ -52,13 +52,13 @@ OF_REQUESTS: Final = frozenset(kind.code for kind in KINDS if kind.of_requests)
 """The codes that are unknown where finished requests are."""
 
 
-def find(situation: Situation) -> tuple[Finding, ...]:
+def find(model: ModelReport, thresholds: Thresholds) -> tuple[Finding, ...]:
     """The findings on a model, what to do first first. No two explain the same loss.
 
     They come in the order of ``Place``, and by their cost those that compete. Facts without a
     remedy come last.
     """
-    found = _by_place(situation)
+    found = _by_place(model, thresholds)
     faults = [*found[Place.NO_DRAFTS], *found[Place.COLLAPSE], *found[Place.OUTPUT]]
     if found[Place.COLLAPSE]:
         return tuple(faults)
@@ -72,9 +72,9 @@ def find(situation: Situation) -> tuple[Finding, ...]:
     return tuple(sorted(told, key=lambda finding: not finding.is_advice))
 
 
-def _by_place(situation: Situation) -> dict[Place, list[Finding]]:
+def _by_place(model: ModelReport, thresholds: Thresholds) -> dict[Place, list[Finding]]:
     """What each kind finds, without what another one explains."""
-    found = {kind: tuple(kind.gate(situation)) for kind in KINDS}
+    found = {kind: tuple(kind.gate(model, thresholds)) for kind in KINDS}
     by_place: dict[Place, list[Finding]] = {place: [] for place in Place}
     for kind, findings in found.items():
         if not any(found[other] for other in kind.unless):

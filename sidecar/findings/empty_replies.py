@@ -7,15 +7,15 @@ from sidecar.analysis.report import ModelReport
 from sidecar.findings.ending import EXPECT, IN_SHORT, RUNBOOK, EndsBadly, ending_badly, explained
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.kind import FindingKind, Place
-from sidecar.findings.situation import Situation
 from sidecar.requests.tables import EMPTY
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "empty_replies"
 
 
-def empty_replies(situation: Situation) -> Iterator[EndsBadly]:
+def empty_replies(model: ModelReport, _: Thresholds) -> Iterator[EndsBadly]:
     """The finding on replies of at most one token."""
-    return ending_badly(_CODE, EMPTY, situation)
+    return ending_badly(_CODE, EMPTY, model)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Refe
 from sidecar.analysis.report import ModelReport
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
-from sidecar.findings.situation import Situation
 from sidecar.requests.tables import EMPTY, LOOP, Ending
 from sidecar.wording.numbers import percent
 
@@ -45,14 +44,14 @@ def unmeasured(findings: Iterable[Finding]) -> Sequence[EndsBadly]:
     return facts if sum(fact.share for fact in facts) >= _LARGE else ()
 
 
-def ending_badly(code: str, ending: Ending, situation: Situation) -> Iterator[EndsBadly]:
+def ending_badly(code: str, ending: Ending, model: ModelReport) -> Iterator[EndsBadly]:
     """The finding on a model that speculates.
 
     It is a fact unless more requests than usual end so. What the pod's own past makes usual is one,
     too: a pod that is broken from its start has no other past.
     """
-    endings = situation.model.endings
-    if endings is None or situation.model.speed is None:
+    endings = model.endings
+    if endings is None or model.speed is None:
         return
 
     change = endings.changes.get(ending)

@@ -22,9 +22,9 @@ from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.long_requests import LONG_REQUESTS
 from sidecar.findings.lower_acceptance import break_even_acceptance, is_below
 from sidecar.findings.paste import changed_config, verification
-from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.requests.tables import OTHER
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import memory_size, percent
 
 _CODE: Final = "greedy_drafting"
@@ -62,32 +62,31 @@ class GreedyDrafting(Finding):
     error: float | None
 
 
-def greedy_drafting(situation: Situation) -> Iterator[GreedyDrafting]:
+def greedy_drafting(model: ModelReport, thresholds: Thresholds) -> Iterator[GreedyDrafting]:
     """The finding, if hot requests accept too little and vLLM could sample their drafts."""
-    model = situation.model
     speculation = model.judgement.evidence.speculation
     if speculation is None or not _drafts_by_argmax(speculation):
         return
 
     hot_parts = [part for part in model.temperatures if part.temperature not in {GREEDY, OTHER}]
     hot = sum_windows([_seen(part) for part in hot_parts])
-    if hot.rate is None or hot.length is None or not _is_enough(hot, situation):
+    if hot.rate is None or hot.length is None or not _is_enough(hot, thresholds):
         return
 
-    difference = _below_cold([part.temperature for part in hot_parts], situation)
+    difference = _below_cold([part.temperature for part in hot_parts], model, thresholds)
     is_clearly_lower = difference is not None and difference.is_clearly_lower
-    if not is_clearly_lower and not _accepts_little(hot.rate, situation):
+    if not is_clearly_lower and not _accepts_little(hot.rate, model, thresholds):
         return
 
-    is_filtered = _filtered_share(hot_parts, situation) > _MOSTLY_FILTERED
-    cold_length = _cold_length(difference, situation) if difference is not None else None
+    is_filtered = _filtered_share(hot_parts, model) > _MOSTLY_FILTERED
+    cold_length = _cold_length(difference, model) if difference is not None else None
     at_most = cold_length or _length_of_close_draft(hot, is_filtered=is_filtered)
     cost = min(hot.share, 1.0) * (1 - hot.length / max(at_most, hot.length))
-    if cost < situation.thresholds.worthwhile:
+    if cost < thresholds.worthwhile:
         return
 
     yield GreedyDrafting(
-        temperatures=tuple(_with_enough_requests(hot_parts, situation)),
+        temperatures=tuple(_with_enough_requests(hot_parts, thresholds)),
         rate=hot.rate,
         position_rates=hot.position_rates,
         length=hot.length,
@@ -126,47 +125,48 @@ def _seen(part: TemperatureReport) -> Acceptance:
     return part.judgement.judged or part.window
 
 
-def _is_enough(hot: Acceptance, situation: Situation) -> bool:
+def _is_enough(hot: Acceptance, thresholds: Thresholds) -> bool:
     """Whether the hot requests together pass the gates of a verdict on one temperature."""
-    thresholds = situation.thresholds
     has_requests = (hot.requests or 0) >= thresholds.min_requests
     has_drafts = hot.drafts >= thresholds.min_drafts_per_second * hot.seconds
     return has_requests and has_drafts and hot.share >= thresholds.min_bucket_share
 
 
-def _accepts_little(rate: float, situation: Situation) -> bool:
+def _accepts_little(rate: float, model: ModelReport, thresholds: Thresholds) -> bool:
     """Whether the rate is below break-even, or below what pays by the rule of thumb."""
-    line = situation.thresholds.acceptance_break_even
-    return rate < line or is_below(rate, break_even_acceptance(situation))
+    line = thresholds.acceptance_break_even
+    return rate < line or is_below(rate, break_even_acceptance(model, thresholds))
 
 
-def _below_cold(hot_labels: Iterable[str], situation: Situation) -> Difference | None:
+def _below_cold(
+    hot_labels: Iterable[str], model: ModelReport, thresholds: Thresholds
+) -> Difference | None:
     """How far hot requests accept less than those at T 0; None if either are too few."""
-    cold = _at(GREEDY, situation)
-    parts = {label: part for label in hot_labels if (part := _at(label, situation))}
+    cold = _at(GREEDY, model)
+    parts = {label: part for label in hot_labels if (part := _at(label, model))}
     hot = total(parts.values())
-    if min(cold.requests, hot.requests) < situation.thresholds.min_requests:
+    if min(cold.requests, hot.requests) < thresholds.min_requests:
         return None
 
-    variance = _variance(GREEDY, cold, situation) + sum(
-        (part.drafted / hot.drafted) ** 2 * _variance(label, part, situation)
+    variance = _variance(GREEDY, cold, model) + sum(
+        (part.drafted / hot.drafted) ** 2 * _variance(label, part, model)
         for label, part in parts.items()
     )
     share = hot.drafted / (hot.drafted + cold.drafted)
     return Difference(hot.rate, cold.rate, sqrt(variance), share)
 
 
-def _variance(label: str, sums: Sums, situation: Situation) -> float:
-    return situation.spreads.get(label, Spread()).variance_of(sums)
+def _variance(label: str, sums: Sums, model: ModelReport) -> float:
+    return model.spreads.get(label, Spread()).variance_of(sums)
 
 
-def _cold_length(difference: Difference, situation: Situation) -> float | None:
+def _cold_length(difference: Difference, model: ModelReport) -> float | None:
     """Tokens per verification step at T 0, where drafts by argmax are as good as sampled ones.
 
     It follows from the finished requests' rate, which has no repetition loops: these are easy to
     draft at T 0, however the draft's tokens are chosen.
     """
-    windows = [_seen(part) for part in situation.model.temperatures if part.temperature == GREEDY]
+    windows = [_seen(part) for part in model.temperatures if part.temperature == GREEDY]
     cold = sum_windows(windows)
     if not cold.drafts:
         return None
@@ -180,25 +180,25 @@ def _length_of_close_draft(hot: Acceptance, *, is_filtered: bool) -> float:
     return sum(accepted**position for position in range(drafted + 1))
 
 
-def _at(label: str, situation: Situation) -> Sums:
+def _at(label: str, model: ModelReport) -> Sums:
     """The finished requests at a temperature."""
-    cells = situation.sampling.items()
+    cells = model.sampling.items()
     return total(sums for (temperature, _), sums in cells if temperature == label)
 
 
-def _filtered_share(hot_parts: Iterable[TemperatureReport], situation: Situation) -> float:
+def _filtered_share(hot_parts: Iterable[TemperatureReport], model: ModelReport) -> float:
     """The share of the hot draft tokens of requests that use top-k, top-p or min-p."""
     labels = {part.temperature for part in hot_parts}
-    cells = [(way, sums) for (label, way), sums in situation.sampling.items() if label in labels]
+    cells = [(way, sums) for (label, way), sums in model.sampling.items() if label in labels]
     drafted = sum(sums.drafted for _, sums in cells)
     filtered = sum(sums.drafted for way, sums in cells if way == "filtered")
     return filtered / drafted if drafted else 0.0
 
 
 def _with_enough_requests(
-    hot_parts: Iterable[TemperatureReport], situation: Situation
+    hot_parts: Iterable[TemperatureReport], thresholds: Thresholds
 ) -> Iterable[str]:
-    least = situation.thresholds.min_requests
+    least = thresholds.min_requests
     return (part.temperature for part in hot_parts if (_seen(part).requests or 0) >= least)
 
 

@@ -16,7 +16,7 @@ from sidecar.findings.lower_acceptance import (
     without_advice,
 )
 from sidecar.findings.paste import verification
-from sidecar.findings.situation import Situation
+from sidecar.settings.groups import Thresholds
 
 
 def loses_or_could_gain(finding: LowerAcceptance, worthwhile: float) -> bool:
@@ -27,7 +27,8 @@ def loses_or_could_gain(finding: LowerAcceptance, worthwhile: float) -> bool:
 def accepting_less(
     code: str,
     groups: Iterable[GroupReport],
-    situation: Situation,
+    model: ModelReport,
+    thresholds: Thresholds,
     is_advised: Callable[[LowerAcceptance, float], bool] = loses_or_could_gain,
 ) -> Iterator[LowerAcceptance]:
     """A finding on each of the ``groups`` that accepts clearly less than the others.
@@ -40,8 +41,8 @@ def accepting_less(
         if difference is None or not difference.is_clearly_lower:
             continue
 
-        finding = lower_acceptance(code, group.group, difference, situation)
-        is_advice = is_advised(finding, situation.thresholds.worthwhile)
+        finding = lower_acceptance(code, group.group, difference, model, thresholds)
+        is_advice = is_advised(finding, thresholds.worthwhile)
         yield replace(finding, is_advice=is_advice)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from sidecar.analysis.report import ModelReport
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
-from sidecar.findings.situation import Situation
+from sidecar.settings.groups import Thresholds
 
 
 class Place(Enum):
@@ -43,17 +43,17 @@ AnyFinding = TypeVar("AnyFinding", bound=Finding)
 class FindingKind(Generic[AnyFinding]):
     """One kind of finding: when it is true, how it goes with the others, and what is said of it.
 
-    ``code`` is the label value of ``specdec_finding``. ``gate`` gives the findings of the kind in a
-    situation, mostly one or none. With a finding of a kind in ``unless``, none of this one is told:
-    the other explains the same loss. ``of_requests``: it follows from finished requests, and is
-    unknown without them.
+    ``code`` is the label value of ``specdec_finding``. ``gate`` gives the findings of the kind on a
+    model's values and verdicts, mostly one or none. With a finding of a kind in ``unless``, none of
+    this one is told: the other explains the same loss. ``of_requests``: it follows from finished
+    requests, and is unknown without them.
 
     ``explain`` puts a finding on a model into sentences. ``why`` and ``remedy`` are a few words for
     a cell of a dashboard, ``runbook`` is the alert whose runbook has the remedy's steps.
     """
 
     code: str
-    gate: Callable[[Situation], Iterable[AnyFinding]]
+    gate: Callable[[ModelReport, Thresholds], Iterable[AnyFinding]]
     place: Place
     unless: tuple["FindingKind[Any]", ...] = ()
     of_requests: bool = False

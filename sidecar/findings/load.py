@@ -13,8 +13,8 @@ from sidecar.findings.explanation import Explanation, speculation_of
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.paste import changed_config, verification
-from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Speculation
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.advice import schedule_sentence
 
 _CODE: Final = "load"
@@ -37,9 +37,8 @@ class Load(Finding):
     speedup_at_fewer: float
 
 
-def load(situation: Situation) -> Iterator[Load]:
+def load(model: ModelReport, _: Thresholds) -> Iterator[Load]:
     """The finding at the lowest load at which speculation clearly pays."""
-    model = situation.model
     speed = model.speed
     if speed is None or speed.speedup is None or speed.steps is None:
         return

@@ -12,7 +12,7 @@ from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.load import LOAD
 from sidecar.findings.paste import verification
-from sidecar.findings.situation import Situation
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "long_contexts"
 
@@ -32,14 +32,14 @@ class LongContexts(Finding):
     speedup_at_shorter: float
 
 
-def long_contexts(situation: Situation) -> Iterator[LongContexts]:
+def long_contexts(model: ModelReport, thresholds: Thresholds) -> Iterator[LongContexts]:
     """The finding at the longest context, if that clearly loses and a shorter one clearly gains."""
-    by_context = list(situation.model.contexts.items())  # from short to long
+    by_context = list(model.contexts.items())  # from short to long
     if len(by_context) < 2:
         return
 
     longest, losing = by_context[-1]
-    if not _clearly_loses(losing, situation):
+    if not _clearly_loses(losing, thresholds):
         return
 
     for shorter, gaining in by_context[:-1]:
@@ -53,13 +53,13 @@ def long_contexts(situation: Situation) -> Iterator[LongContexts]:
                 shorter=shorter,
                 speedup_at_shorter=gaining.ratio,
                 cost=cost,
-                is_advice=cost >= situation.thresholds.worthwhile,
+                is_advice=cost >= thresholds.worthwhile,
             )
             return
 
 
-def _clearly_loses(speedup: Speedup, situation: Situation) -> bool:
-    line = situation.thresholds.speedup_net_negative
+def _clearly_loses(speedup: Speedup, thresholds: Thresholds) -> bool:
+    line = thresholds.speedup_net_negative
     return speedup.ratio + CONFIDENCE * speedup.error < line
 
 

@@ -12,22 +12,22 @@ from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.long_requests import LONG_REQUESTS
 from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates
 from sidecar.findings.one_engine import ONE_ENGINE
-from sidecar.findings.situation import Situation
 from sidecar.requests.tables import Table
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "long_prompts"
 
 
-def long_prompts(situation: Situation) -> Iterator[LowerAcceptance]:
+def long_prompts(model: ModelReport, thresholds: Thresholds) -> Iterator[LowerAcceptance]:
     """The finding on each of the longest ranges of prompts that accept less."""
     lengths = [
         group
-        for group in situation.model.groups
+        for group in model.groups
         if group.by == Table.PROMPT_TOKENS and group.difference is not None
     ]
     # no longer prompts accept more
     longest = takewhile(lambda group: group.accepts_less, reversed(lengths[1:]))
-    return accepting_less(_CODE, longest, situation)
+    return accepting_less(_CODE, longest, model, thresholds)
 
 
 # -------------------------------------------------------------------------------------------------

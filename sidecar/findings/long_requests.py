@@ -9,7 +9,7 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.paste import AFTER_A_RESTART
-from sidecar.findings.situation import Situation
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import counted, percent
 
 _CODE: Final = "long_requests"
@@ -28,10 +28,10 @@ class LongRequests(Finding):
     share: float
 
 
-def long_requests(situation: Situation) -> Iterator[LongRequests]:
+def long_requests(model: ModelReport, thresholds: Thresholds) -> Iterator[LongRequests]:
     """The finding, if that is so for a measurable part of the time."""
-    overlong = situation.model.overlong
-    if overlong is None or overlong.share < situation.thresholds.worthwhile:
+    overlong = model.overlong
+    if overlong is None or overlong.share < thresholds.worthwhile:
         return
 
     yield LongRequests(

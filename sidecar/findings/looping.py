@@ -7,15 +7,15 @@ from sidecar.analysis.report import ModelReport
 from sidecar.findings.ending import EXPECT, IN_SHORT, RUNBOOK, EndsBadly, ending_badly, explained
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.kind import FindingKind, Place
-from sidecar.findings.situation import Situation
 from sidecar.requests.tables import LOOP
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "looping"
 
 
-def looping(situation: Situation) -> Iterator[EndsBadly]:
+def looping(model: ModelReport, _: Thresholds) -> Iterator[EndsBadly]:
     """The finding on repetition loops."""
-    return ending_badly(_CODE, LOOP, situation)
+    return ending_badly(_CODE, LOOP, model)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.findings.finding import Finding
-from sidecar.findings.situation import Situation
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import percent
 
 
@@ -28,10 +28,10 @@ class LowerAcceptance(Finding):
 
 
 def lower_acceptance(
-    code: str, group: str, difference: Difference, situation: Situation
+    code: str, group: str, difference: Difference, model: ModelReport, thresholds: Thresholds
 ) -> LowerAcceptance:
     """The finding on a group, or an engine, that has this ``difference`` from the others."""
-    break_even = break_even_acceptance(situation)
+    break_even = break_even_acceptance(model, thresholds)
     return LowerAcceptance(
         code=code,
         group=group,
@@ -40,22 +40,22 @@ def lower_acceptance(
         error=difference.error,
         loses=is_below(difference.rate, break_even),
         break_even=break_even,
-        cost=cost_of(difference, situation.model),
+        cost=cost_of(difference, model),
     )
 
 
-def break_even_acceptance(situation: Situation) -> float | None:
+def break_even_acceptance(model: ModelReport, thresholds: Thresholds) -> float | None:
     """The acceptance rate below which requests lose, by time if that is known.
 
     Otherwise it is the rule of thumb, where that applies. Above 1 if no rate breaks even; None if
     nothing tells.
     """
-    speed = situation.model.speed
+    speed = model.speed
     if speed is not None and speed.speedup is not None:
         return speed.break_even_acceptance
 
-    is_ruled = situation.model.judgement.evidence.is_ruled
-    return situation.thresholds.acceptance_net_negative if is_ruled else None
+    is_ruled = model.judgement.evidence.is_ruled
+    return thresholds.acceptance_net_negative if is_ruled else None
 
 
 def is_below(rate: float, break_even: float | None) -> bool:

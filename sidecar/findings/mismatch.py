@@ -12,8 +12,8 @@ from sidecar.findings.explanation import Explanation, speculating_engine, specul
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.paste import AFTER_A_RESTART
-from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Configuration, Speculation
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import percent
 
 _CODE: Final = "mismatch"
@@ -27,9 +27,9 @@ class Mismatch(Finding):
     acceptance: float | None
 
 
-def mismatch(situation: Situation) -> Iterator[Mismatch]:
+def mismatch(model: ModelReport, _: Thresholds) -> Iterator[Mismatch]:
     """The finding, if the verdict says that acceptance has collapsed."""
-    judgement = situation.model.judgement
+    judgement = model.judgement
     if judgement.has_collapsed:
         yield Mismatch(acceptance=judgement.acceptance, cost=1.0)
 

@@ -10,8 +10,8 @@ from sidecar.findings.explanation import Explanation, speculation_of
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.paste import AFTER_A_RESTART
-from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Speculation
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "not_speculating"
 _ENOUGH_TOKENS: Final = 1000  # decoded without a draft
@@ -26,9 +26,9 @@ class NotSpeculating(Finding):
     tokens: float
 
 
-def not_speculating(situation: Situation) -> Iterator[NotSpeculating]:
+def not_speculating(model: ModelReport, _: Thresholds) -> Iterator[NotSpeculating]:
     """The finding on all engines that it is true of."""
-    quiet = [engine for engine in situation.model.engines if _should_draft(engine)]
+    quiet = [engine for engine in model.engines if _should_draft(engine)]
     if not quiet:
         return
 

@@ -13,8 +13,8 @@ from sidecar.findings.load import LOAD
 from sidecar.findings.long_contexts import LONG_CONTEXTS
 from sidecar.findings.paste import changed_config, verification
 from sidecar.findings.room import is_short_of_room
-from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Speculation
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.advice import schedule_sentence, tokens_sentence
 
 _FEWER: Final = "too_many_tokens"
@@ -28,30 +28,30 @@ class NumberOfTokens(Finding):
     tokens: TokensAdvice
 
 
-def too_many_tokens(situation: Situation) -> Iterator[NumberOfTokens]:
+def too_many_tokens(model: ModelReport, _: Thresholds) -> Iterator[NumberOfTokens]:
     """The model's advice on the number of tokens, if it asks for fewer."""
-    tokens = _advised_tokens(situation)
+    tokens = _advised_tokens(model)
     if tokens is not None and tokens.direction is not Direction.MORE:
         yield NumberOfTokens(code=_FEWER, tokens=tokens, cost=_cost(tokens))
 
 
-def too_few_tokens(situation: Situation) -> Iterator[NumberOfTokens]:
+def too_few_tokens(model: ModelReport, _: Thresholds) -> Iterator[NumberOfTokens]:
     """The model's advice on the number of tokens, if it asks for more.
 
     Not where repetition loops matter: these are easy to draft, so they ask for more than other text
     can use. Nor while requests wait for room, which more draft tokens would take.
     """
-    has_loops = situation.model.judgement.evidence.loops is not None
-    if has_loops or is_short_of_room(situation.model):
+    has_loops = model.judgement.evidence.loops is not None
+    if has_loops or is_short_of_room(model):
         return
 
-    tokens = _advised_tokens(situation)
+    tokens = _advised_tokens(model)
     if tokens is not None and tokens.direction is Direction.MORE:
         yield NumberOfTokens(code=_MORE, tokens=tokens, cost=_cost(tokens))
 
 
-def _advised_tokens(situation: Situation) -> TokensAdvice | None:
-    advice = situation.model.advice
+def _advised_tokens(model: ModelReport) -> TokensAdvice | None:
+    advice = model.advice
     return None if advice is None else advice.tokens
 
 

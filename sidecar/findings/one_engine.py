@@ -11,17 +11,16 @@ from sidecar.findings.lower_acceptance import (
     both_rates,
     lower_acceptance,
 )
-from sidecar.findings.situation import Situation
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "one_engine"
 
 
-def one_engine(situation: Situation) -> Iterator[LowerAcceptance]:
+def one_engine(model: ModelReport, thresholds: Thresholds) -> Iterator[LowerAcceptance]:
     """The finding, if it is exactly one engine that accepts less.
 
     Its requests are compared with others that are otherwise alike.
     """
-    model = situation.model
     lower = [
         (engine.key.engine, engine.difference)
         for engine in model.engines
@@ -31,7 +30,7 @@ def one_engine(situation: Situation) -> Iterator[LowerAcceptance]:
         return
 
     name, difference = lower[0]
-    yield lower_acceptance(_CODE, name, difference, situation)
+    yield lower_acceptance(_CODE, name, difference, model, thresholds)
 
 
 # -------------------------------------------------------------------------------------------------

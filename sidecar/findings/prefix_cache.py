@@ -11,8 +11,8 @@ from sidecar.findings.explanation import Explanation, speculation_of
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.paste import changed_config, given_option, verification
-from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Speculation
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import percent
 
 _CODE: Final = "prefix_cache"
@@ -29,16 +29,16 @@ class PrefixCache(Finding):
     block_tokens: int
 
 
-def prefix_cache(situation: Situation) -> Iterator[PrefixCache]:
+def prefix_cache(model: ModelReport, thresholds: Thresholds) -> Iterator[PrefixCache]:
     """The finding, if the dropped blocks are a large part of what requests look up.
 
     How many requests hit is not known: at most all, and no more than blocks were found. A hit of
     one block is lost.
     """
-    engines = [engine for engine in situation.model.engines if _drops(engine)]
+    engines = [engine for engine in model.engines if _drops(engine)]
     cache = sum_caches(engine.cache for engine in engines)
     ratio = cache.hit_ratio
-    if ratio is None or cache.requests < situation.thresholds.min_requests:
+    if ratio is None or cache.requests < thresholds.min_requests:
         return
 
     last_blocks = sum(engine.cache.requests * engine.kv_cache_block_tokens for engine in engines)

@@ -14,7 +14,6 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.paste import verification
-from sidecar.findings.situation import Situation
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import count, counted, percent
 
@@ -64,11 +63,10 @@ def fitting(model: ModelReport) -> Fitting | None:
     return Fitting(tokens=tokens, requests=int(capacity // tokens), plain=int(plain // tokens))
 
 
-def room(situation: Situation) -> Iterator[Room]:
+def room(model: ModelReport, thresholds: Thresholds) -> Iterator[Room]:
     """The finding, if requests wait or are preempted and the draft takes a share that matters."""
-    model = situation.model
     pressed = tuple(
-        engine.key.engine for engine in model.engines if _is_pressed(engine, situation.thresholds)
+        engine.key.engine for engine in model.engines if _is_pressed(engine, thresholds)
     )
     if not pressed:
         return

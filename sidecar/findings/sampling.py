@@ -10,20 +10,20 @@ from sidecar.findings.group import RUNBOOK, accepting_less, advice_or_fact
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates
 from sidecar.findings.one_engine import ONE_ENGINE
-from sidecar.findings.situation import Situation
 from sidecar.requests.tables import Table
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "sampling"
 
 
-def sampling(situation: Situation) -> Iterator[LowerAcceptance]:
+def sampling(model: ModelReport, thresholds: Thresholds) -> Iterator[LowerAcceptance]:
     """The findings on filters and on penalties."""
     shaped = [
         group
-        for group in situation.model.groups
+        for group in model.groups
         if group.by == Table.SAMPLING and group.group in {"filtered", "penalties"}
     ]
-    return accepting_less(_CODE, shaped, situation)
+    return accepting_less(_CODE, shaped, model, thresholds)
 
 
 # -------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates, without_advice
 from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.findings.paste import verification
-from sidecar.findings.situation import Situation
 from sidecar.requests.tables import Table
+from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import percent
 
 _CODE: Final = "structured_output"
@@ -32,15 +32,15 @@ class ForbiddenDrafts(Finding):
     acceptance: float | None
 
 
-def structured_output(situation: Situation) -> Iterator[LowerAcceptance | ForbiddenDrafts]:
+def structured_output(
+    model: ModelReport, thresholds: Thresholds
+) -> Iterator[LowerAcceptance | ForbiddenDrafts]:
     """The finding on structured output that accepts less, or that gets no draft at all."""
     structured = [
-        group
-        for group in situation.model.groups
-        if group.by == Table.OUTPUT and group.group == _STRUCTURED
+        group for group in model.groups if group.by == Table.OUTPUT and group.group == _STRUCTURED
     ]
-    yield from accepting_less(_CODE, structured, situation, _loses)
-    yield from forbidden_drafts(situation)
+    yield from accepting_less(_CODE, structured, model, thresholds, _loses)
+    yield from forbidden_drafts(model, thresholds)
 
 
 def _loses(finding: LowerAcceptance, _worthwhile: float) -> bool:
@@ -48,19 +48,19 @@ def _loses(finding: LowerAcceptance, _worthwhile: float) -> bool:
     return finding.loses
 
 
-def forbidden_drafts(situation: Situation) -> Iterator[ForbiddenDrafts]:
+def forbidden_drafts(model: ModelReport, thresholds: Thresholds) -> Iterator[ForbiddenDrafts]:
     """The finding, if structured output decoded much without a draft."""
-    groups = situation.model.groups
+    groups = model.groups
     is_undrafted = any(part.without_drafts for part in groups if part.group == _STRUCTURED)
-    tokens = situation.structured_undrafted
+    tokens = model.structured_undrafted
     if tokens < _ENOUGH_TOKENS or not is_undrafted:
         return
 
-    window = situation.model.judgement.evidence.window
+    window = model.judgement.evidence.window
     length = window.length or 1.0
     share = tokens / (tokens + window.drafts * length)
     cost = share * (1 - 1 / length)
-    is_advice = cost >= situation.thresholds.worthwhile
+    is_advice = cost >= thresholds.worthwhile
     yield ForbiddenDrafts(acceptance=window.rate, cost=cost, is_advice=is_advice)
 
 

@@ -9,7 +9,7 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.paste import AFTER_A_RESTART
-from sidecar.findings.situation import Situation
+from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "synthetic_acceptance"
 
@@ -21,9 +21,9 @@ class SyntheticAcceptance(Finding):
     code: str = field(default=_CODE, init=False)
 
 
-def synthetic_acceptance(situation: Situation) -> Iterator[SyntheticAcceptance]:
+def synthetic_acceptance(model: ModelReport, _: Thresholds) -> Iterator[SyntheticAcceptance]:
     """The finding, if an engine is configured so."""
-    if situation.model.judgement.evidence.is_synthetic:
+    if model.judgement.evidence.is_synthetic:
         yield SyntheticAcceptance(cost=1.0)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, starmap, zip_longest
-from operator import add, sub
-from typing import Annotated, Any, Final
+from operator import add, attrgetter, lt, sub
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -58,25 +58,19 @@ class Tally:
         return self._with(sub, before)
 
     def _with(self, act: Callable[[int, int], int], other: "Tally") -> "Tally":
-        drafted_at = tuple(
-            starmap(act, zip_longest(self.drafted_at, other.drafted_at, fillvalue=0))
+        numbers = map(act, _READ(self), _READ(other))
+        return Tally(
+            **dict(zip(_NUMBERS, numbers, strict=True)),
+            drafted_at=_by_place(act, self.drafted_at, other.drafted_at),
+            accepted_at=_by_place(act, self.accepted_at, other.accepted_at),
         )
-        accepted_at = tuple(
-            starmap(act, zip_longest(self.accepted_at, other.accepted_at, fillvalue=0))
-        )
-
-        numbers: dict[str, Any] = {
-            name: act(getattr(self, name), getattr(other, name)) for name in _NUMBERS
-        }
-
-        return Tally(**numbers, drafted_at=drafted_at, accepted_at=accepted_at)
 
     def has_fallen(self, before: "Tally") -> bool:
         """Whether any number but those by position is lower than in ``before``.
 
         If so, it is not a later tally of the same.
         """
-        return any(getattr(self, name) < getattr(before, name) for name in _NUMBERS)
+        return any(map(lt, _READ(self), _READ(before)))
 
     @property
     def by_outcome(self) -> Mapping[Outcome, int]:
@@ -86,11 +80,24 @@ class Tally:
     @property
     def requests(self) -> int:
         """All finished requests."""
-        return sum(self.by_outcome.values())
+        return sum(_READ_ENDED(self))
 
 
-_NUMBERS: Final = (*Outcome, "drafts", "draft_tokens", "accepted_tokens")
+_ENDED: Final = tuple(map(str, Outcome))
+_NUMBERS: Final = (*_ENDED, "drafts", "draft_tokens", "accepted_tokens")
+_READ_ENDED: Final = attrgetter(*_ENDED)
+_READ: Final = attrgetter(*_NUMBERS)
 NO_REQUESTS: Final = Tally()
+
+
+def _by_place(
+    act: Callable[[int, int], int], one: tuple[int, ...], other: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Position by position; what one of them does not have is 0 there."""
+    if len(one) == len(other):
+        return tuple(map(act, one, other))
+    return tuple(starmap(act, zip_longest(one, other, fillvalue=0)))
+
 
 Numbers = Annotated[tuple[Count, ...], Field(max_length=2 * 1025 + 5, fail_fast=True)]
 """What the plug-in counts of requests with one key, in the order of its packets.
@@ -117,7 +124,7 @@ def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
     accepted_at = _at_least(accepted)
 
     return Tally(
-        **dict(zip(Outcome, numbers, strict=False)),
+        **dict(zip(_ENDED, numbers, strict=False)),
         drafts=sum(drafted),
         draft_tokens=sum(drafted_at),
         accepted_tokens=sum(accepted_at),
@@ -128,8 +135,9 @@ def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
 
 def _by_length(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
     """The drafts by their number of tokens, and by how many of these were accepted."""
-    half = (len(numbers) - len(Outcome)) // 2
-    return numbers[len(Outcome) : len(Outcome) + half], numbers[len(Outcome) + half :]
+    ended = len(_ENDED)
+    half = (len(numbers) - ended) // 2
+    return numbers[ended : ended + half], numbers[ended + half :]
 
 
 def _at_least(by_length: Sequence[int]) -> tuple[int, ...]:

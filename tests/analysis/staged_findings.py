@@ -11,7 +11,6 @@ from sidecar.analysis.overlong import Overlong
 from sidecar.analysis.report import ModelReport
 from sidecar.engine.names import Gauge
 from sidecar.findings.catalog import find
-from sidecar.findings.situation import Situation
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.baselines import PlainCache
 from sidecar.settings.groups import Thresholds
@@ -78,14 +77,9 @@ def pod(
 
 
 def found(report, sampling=None, structured_undrafted=0):
-    """The findings on a model; the others are as in ``Situation``."""
-    situation = Situation(
-        model=report,
-        sampling=sampling or {},
-        structured_undrafted=structured_undrafted,
-        thresholds=Thresholds(),
-    )
-    return find(situation)
+    """The findings on a model; the others are as in ``ModelReport``."""
+    known = replace(report, sampling=sampling or {}, structured_undrafted=structured_undrafted)
+    return find(known, Thresholds())
 
 
 def codes(report, sampling=None, structured_undrafted=0):

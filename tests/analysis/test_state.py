@@ -391,3 +391,17 @@ def test_verdicts_hold_from_one_poll_to_the_next_and_outlast_a_minute_of_failed_
     assert not server.report(later=241).models[0].judgement.is_known
     assert server.fail(seconds=30).models[0].judgement.verdict is Verdict.NET_POSITIVE
     assert not server.fail(seconds=40).models[0].judgement.is_known
+
+
+def test_what_a_poll_made_does_not_change_with_the_next_ones():
+    """Verdicts follow from it, and a page may still be written from it: it holds nothing live."""
+    pod = Pod()
+    pod.serve((0, 10, 6), (70, 10, 2), polls=30)
+    made = pod.state._values, pod.report()
+    text = repr(made)
+    assert "object at 0x" not in text
+
+    pod.plugin.finish(accepted_tokens=3)
+    pod.serve((0, 20, 4), (70, 10, 2), polls=30)
+    assert repr(made) == text
+    assert repr((pod.state._values, pod.report())) != text

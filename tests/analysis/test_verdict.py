@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, ModelEvidence, sum_windows
+from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, sum_windows
 from sidecar.analysis.judgement import Basis, Gate, Judgement, Undecided, Verdict
+from sidecar.analysis.values import EngineValues, ModelValues
 from sidecar.analysis.verdict import Judge, judge
+from sidecar.engine.identity import EngineKey
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import evidence, window
@@ -362,11 +364,16 @@ def as_evidence(rate):
 
 
 def model(whole, name="m", engines=None, **temperatures):
-    return ModelEvidence(
-        model_name=name,
+    return ModelValues(
+        name=name,
+        at=0.0,
+        engines=tuple(
+            EngineValues(key=EngineKey(name, label), evidence=as_evidence(rate))
+            for label, rate in (engines or {}).items()
+        ),
+        no_split=None,
         whole=as_evidence(whole),
         temperatures={label: evidence(rate) for label, rate in temperatures.items()},
-        engines={label: as_evidence(rate) for label, rate in (engines or {}).items()},
     )
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.judgement import Judgement, Verdict
-from sidecar.analysis.report import EngineReport, Report
+from sidecar.analysis.report import EngineReport, ModelReport, Report
 from sidecar.errors import TimedOut
 from sidecar.export.status import as_json, status
 from tests.export import reports
@@ -15,6 +15,7 @@ from tests.export import reports
 ELSEWHERE = {
     Evidence: {"window", "hour", "past", "speedup", "costs", "speculation"},
     EngineReport: {"acceptance"},
+    ModelReport: {"sampling", "spreads", "structured_undrafted"},  # nothing shows them
 }
 
 

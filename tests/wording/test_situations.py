@@ -13,8 +13,9 @@ import pytest
 from sidecar.alerting.context import context
 from sidecar.analysis.alerts import model_alerts
 from sidecar.analysis.engine.cache import CacheWindow
-from sidecar.analysis.evidence import Evidence, ModelEvidence, sum_windows
+from sidecar.analysis.evidence import Evidence, sum_windows
 from sidecar.analysis.speed.steps import StepCosts
+from sidecar.analysis.values import ModelValues
 from sidecar.analysis.verdict import Judge
 from sidecar.export.page import content
 from sidecar.export.status import status
@@ -104,8 +105,11 @@ def judged_model(pod):
         speculation=pod.how,
         runs_v2=pod.configuration.model_runner_v2,
     )
-    evidence = ModelEvidence(
-        model_name="demo",
+    values = ModelValues(
+        name="demo",
+        at=0.0,
+        engines=(),
+        no_split=None,
         whole=whole,
         temperatures={
             label: Evidence(window=one, speculation=pod.how, speedup=measured)
@@ -113,7 +117,7 @@ def judged_model(pod):
         },
     )
     judge = Judge(Thresholds(), 300.0)
-    judge.judge([evidence], 0.0)
+    judge.judge([values], 0.0)
     judged = judge.in_force(0.0, fresh=True)["demo"]
 
     groups = ()

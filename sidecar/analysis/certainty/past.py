@@ -3,7 +3,6 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -65,34 +64,38 @@ class Past:
 
         None begins before ``since``; two that would be the same are one.
         """
+        if self.latest.totals.drafted <= self.readings[0].totals.drafted:
+            return  # nothing was drafted, as at temperatures that nobody asks for
+
         known = 0.0
+        first = bisect_left(self.readings, since, key=_AT)
         for seconds in WINDOWS:
-            found = self._over(seconds, since)
-            if found is not None and found.requests >= least and found.seconds > known:
+            start = self._start(seconds, first)
+            if start is None or self.latest.at - start.at <= known:
+                continue
+            found = self._over(start)
+            if found is not None and found.requests >= least:
                 known = found.seconds
                 yield found
 
-    def _over(self, seconds: float, since: float) -> Estimate | None:
-        start = self._start(seconds, since)
-        if start is None:
-            return None
-
-        counted, drafted, accepted = (
-            now - then for now, then in zip(self.latest.totals, start.totals, strict=True)
-        )
-        requests = max(counted, self.running)
+    def _over(self, start: _Reading) -> Estimate | None:
+        now = self.latest.totals
+        then = start.totals
+        requests = max(now.requests - then.requests, self.running)
+        drafted = now.drafted - then.drafted
         if requests <= 0 or drafted <= 0:
             return None
-        rate = min(accepted / drafted, 1.0)
+        rate = min((now.accepted - then.accepted) / drafted, 1.0)
         return Estimate(self.at - start.at, requests, rate, self.spread.error(requests))
 
-    def _start(self, seconds: float, since: float) -> _Reading | None:
-        begin = self.at - seconds
-        place = max(bisect_right(self.readings, begin, key=_AT) - 1, 0)
-        if self.readings[place].at < self.at - _OUTAGE * seconds:
+    def _start(self, seconds: float, first: int) -> _Reading | None:
+        """The reading with which so many seconds begin, none before the ``first``."""
+        at = self.latest.at
+        place = max(bisect_right(self.readings, at - seconds, key=_AT) - 1, 0)
+        if self.readings[place].at < at - _OUTAGE * seconds:
             place += 1
-        place = max(place, bisect_left(self.readings, since, key=_AT))
-        return next(islice(self.readings, place, None), None)
+        place = max(place, first)
+        return self.readings[place] if place < len(self.readings) else None
 
 
 class PastWatch:

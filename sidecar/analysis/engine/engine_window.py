@@ -1,6 +1,7 @@
 """How much one engine's counters have grown over a sliding window."""
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from sidecar.analysis.windows.counters import CounterWindow
@@ -26,6 +27,7 @@ class EngineWindow:
         """``seconds`` is the length of the window, by the clock that gives ``at``."""
         # A window keeps sixty readings, so one is a tuple of numbers.
         self._readings = CounterWindow(seconds)
+        self._counters: Mapping[Counter, float] | None = None  # once read, until the next poll
 
     def add(
         self, at: float, shown: EngineSnapshot, held: EngineSnapshot, *, has_restarted: bool
@@ -39,6 +41,7 @@ class EngineWindow:
         if not shown.accepted_per_position:
             positions = (math.nan,) * len(positions)
         self._readings.observe(at, (*counters, *positions), has_restarted=has_restarted)
+        self._counters = None
 
     @property
     def seconds(self) -> float:
@@ -46,12 +49,13 @@ class EngineWindow:
         return self._readings.seconds
 
     @property
-    def counters(self) -> dict[Counter, float]:
+    def counters(self) -> Mapping[Counter, float]:
         """The growth of the counters, without those that vLLM does not export."""
-        if self._readings.growth is None:
-            return {}
-        grown = zip(_COUNTERS, self._readings.growth[: len(_COUNTERS)], strict=True)
-        return {counter: growth for counter, growth in grown if not math.isnan(growth)}
+        if self._counters is None:
+            growth = (self._readings.growth or ())[: len(_COUNTERS)]
+            grown = zip(_COUNTERS, growth, strict=False)
+            self._counters = {counter: one for counter, one in grown if not math.isnan(one)}
+        return self._counters
 
     def accepted_per_position(self, positions: int) -> tuple[float, ...]:
         """The growth of the accepted tokens at the first ``positions`` positions.

@@ -109,8 +109,9 @@ class ModelSpeed:
             plain = self._plain(found)
             known = plain if isinstance(plain, PlainTime) else None
 
-            engine = self._engines.setdefault(key, EngineSpeedWindow(self._window, self._spread))
-            for window in (self._whole, engine):
+            if key not in self._engines:
+                self._engines[key] = EngineSpeedWindow(self._window, self._spread)
+            for window in (self._whole, self._engines[key]):
                 window.add(found, plain)
             if known is not None:
                 self._contexts.add(found, known)
@@ -191,7 +192,9 @@ class ModelSpeed:
 
     def temperature(self, temperature: str) -> TemperatureSpeed:
         """One temperature's speed, new on first use."""
-        return self._temperatures.setdefault(temperature, TemperatureSpeed(self._window))
+        if temperature not in self._temperatures:
+            self._temperatures[temperature] = TemperatureSpeed(self._window)
+        return self._temperatures[temperature]
 
 
 def costs_by_load(loads: Sequence[LoadReport]) -> dict[int, StepCosts]:

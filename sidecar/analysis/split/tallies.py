@@ -135,7 +135,7 @@ def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
     sums: dict[Label, Tally] = {}
     for one in tallies:
         for label, tally in one.items():
-            sums[label] = sums.get(label, NO_REQUESTS) + tally
+            sums[label] = sums[label] + tally if label in sums else tally
     return sums
 
 

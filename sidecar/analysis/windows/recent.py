@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
@@ -72,7 +71,10 @@ class Recent:
     def add(self, at: float, values: Sequence[float]) -> None:
         """Adds values of the time ``at``."""
         bins = [self._bin_of(value) for value in values]
-        self._counts.add(at, Counter(bins))
+        counts: dict[int, int] = {}  # a Counter costs more than these few values do
+        for bin_ in bins:
+            counts[bin_] = counts.get(bin_, 0) + 1
+        self._counts.add(at, counts)
         self._values.update(zip(bins, values, strict=True))
 
     def drop(self, now: float) -> None:

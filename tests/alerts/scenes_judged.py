@@ -186,6 +186,12 @@ def acceptance_dropped():
     yield Scene("no warning on a pod that is about to page", LOW, at=(30, 41, 60)).with_pods(
         later.bucket("0.5-0.7", 4, then_drops).fires(0.3381, since=60, **page)
     )
+    yield Scene(
+        "a collapse that is mended leaves no warning", LOW, at=(29, 75), reads=(COLLAPSED,)
+    ).with_pods(
+        Pod("mended").drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.8))),
+        Pod("low").drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.45))).fires(0.45, since=75, **page),
+    )
     fault = Pod("fault").drafting(5, plan((30, 0.8), (30, 0.01), (0, 0.4)))
     yield Scene(
         "no second page for a collapse that has become a low rate",
@@ -391,12 +397,16 @@ def by_time():
 
     gap = Pod("gap").drafting(5, 0.7).timed(0.7).away(30, 42)
     dies = Pod("dies").drafting(5, 0.7).timed(0.7).failing(lambda n: n >= 40)
+    gone = Pod("gone", minutes=24).drafting(5, 0.7).timed(0.7)
     yield Scene(
         "it outlasts a gap, after which a speedup is not known at once",
         SLOWER,
         at=(9, 29, 46),
         needs_prometheus=True,
-    ).with_pods(gap.fires(0.7, since=29), dies.fires(0.7, since=29, until=29))
+    ).with_pods(
+        *[pod.fires(0.7, since=29, until=29) for pod in (dies, gone)],
+        gap.fires(0.7, since=29),
+    )
 
     # Of the other engine nothing is known.
     part = Pod("part").drafting(5, 0.7).timed(0.7).generating(5, engine="1")

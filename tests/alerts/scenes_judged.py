@@ -190,7 +190,9 @@ def acceptance_dropped():
         "a collapse that is mended leaves no warning", LOW, at=(29, 75), reads=(COLLAPSED,)
     ).with_pods(
         Pod("mended").drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.8))),
-        Pod("low").drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.45))).fires(0.45, since=75, **page),
+        Pod("low")
+        .drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.45)))
+        .fires(0.45, since=75, **page),
     )
     fault = Pod("fault").drafting(5, plan((30, 0.8), (30, 0.01), (0, 0.4)))
     yield Scene(

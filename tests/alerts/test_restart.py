@@ -178,10 +178,9 @@ async def test_a_restart_of_prometheus_neither_delays_nor_repeats_nor_resolves_a
     assert len(receivers.pages) == 1
 
 
-async def evaluations_until_it_fires(running, name, model, since):
+async def evaluations_until_it_fires(running, name, since):
     """How often a group of the same interval was evaluated ``since`` until the alert fired."""
-    labels = f'alertname="{name}", model_name="{model}", severity="critical", alertstate="firing"'
-    page = f"ALERTS{{{labels}}}"
+    page = f'ALERTS{{alertname="{name}", severity="critical", alertstate="firing"}}'
     at = f"timestamp({page}) >= {since}"
     [(_, began)] = await running.until(f"min_over_time(({at})[10m:1s])")
     milliseconds = round(1000 * (began - since))
@@ -199,46 +198,39 @@ async def test_after_an_outage_of_eleven_minutes_a_page_is_back_within_three_eva
     """Of its first scrape, with the same labels, so that it is the same page.
 
     Eleven minutes are 66 seconds here. They are longer than what an expression and a rate look back
-    on, so that only what is counted over 25 minutes is left, and of a model that went down shortly
-    before, only that its page had fired.
+    on, so that only what is counted over 25 minutes is left.
     """
-    receivers, crashed, late = Receivers(), Page(), Losing("late", [])
+    receivers, crashed = Receivers(), Page()
     firing = 'ALERTS{severity="critical", alertstate="firing"}'
     async with (
         served(receivers.take) as receivers_url,
         served(crashed.answer) as first,
         served(slower().answer) as second,
         served(collapsed().answer) as third,
-        served(late.answer) as fourth,
         alertmanager(http, tmp_path, receivers_url) as alertmanager_url,
     ):
 
         def run():
-            pages = first, second, third, fourth
+            pages = first, second, third
             return prometheus(http, tmp_path, pages, alertmanager_url, (*FLAGS, LOOKBACK))
 
         async with run() as before:
-            await before.until("count(pod:specdec_up:max24h == 1) == 4")
+            await before.until("count(pod:specdec_up:max24h == 1) == 3")
             crashed.is_up = False
-            for name in (DOWN, SLOWER, COLLAPSED):
+            names = (DOWN, SLOWER, COLLAPSED)
+            for name in names:
                 await receivers.until(name, "firing", None)
-            late.is_up = False
-            fired = await before.until(f"{firing} and on () (count({firing}) == 4)")
+            fired = await before.until(f"{firing} and on () (count({firing}) == {len(names)})")
 
         back = time.monotonic() + 66
         while time.monotonic() < back:
             await asyncio.sleep(0.1)
 
         async with run() as after:
-            await after.until("count(specdec_up) == 4")  # discovery takes five seconds, at any pace
+            await after.until("count(specdec_up) == 3")  # discovery takes five seconds, at any pace
             since = time.time()
-            evaluations = [
-                await evaluations_until_it_fires(after, name, model, since)
-                for name, model in (
-                    (DOWN, "m"), (DOWN, "late"), (SLOWER, "slower"), (COLLAPSED, "collapsed"),
-                )
-            ]  # fmt: skip
-            fire_again = await after.until(f"{firing} and on () (count({firing}) == 4)")
+            evaluations = [await evaluations_until_it_fires(after, name, since) for name in names]
+            fire_again = await after.until(f"{firing} and on () (count({firing}) == {len(names)})")
 
     assert max(evaluations) <= 3
     assert sorted(map(str, fire_again)) == sorted(map(str, fired))

@@ -33,16 +33,6 @@ _RULES: Final[tuple[Rule, ...]] = (
         first="specdec-sidecar report",
     ),
     Rule(
-        name="SpecDecodeAcceptanceLow",
-        severity="info",
-        scope="model",
-        wait=600.0,
-        keep=300.0,
-        summary="{model_name}: low acceptance rate, which alone needs no action",
-        description="{model_name} on {instance} accepts {percent} of its draft tokens (threshold acceptance_net_negative), now or over the last hour. That alone needs no action: either a measured time without speculation decides whether it is slower, and SpecDecodeSlowerThanPlain fires if it is, or the rate is not certain to stay low, and a warning follows once it is.",
-        first="specdec-sidecar report",
-    ),
-    Rule(
         name="SpecDecodeAcceptanceCollapsed",
         severity="critical",
         scope="fault",
@@ -91,6 +81,16 @@ _RULES: Final[tuple[Rule, ...]] = (
         summary="{model_name}: vLLM down, requests fail",
         description="No vLLM answers for {model_name}, or at most half of its pods do: requests fail. It crashes, hangs, does not start, or keeps restarting. First look at the state of the vLLM containers (kubectl describe pod) and at the end of their logs (kubectl logs POD -c vllm, with --previous if it has restarted). If vLLM runs but hangs, restart it (kubectl delete pod). If it began with a rollout, roll that back.",
         first="kubectl describe pod, logs",
+    ),
+    Rule(
+        name="SpecDecodeAcceptanceLow",
+        severity="info",
+        scope="model",
+        wait=600.0,
+        keep=300.0,
+        summary="{model_name}: low acceptance rate, which alone needs no action",
+        description="{model_name} on {instance} accepts {percent} of its draft tokens (threshold acceptance_net_negative), now or over the last hour. That alone needs no action: either a measured time without speculation decides whether it is slower, and SpecDecodeSlowerThanPlain fires if it is, or the rate is not certain to stay low, and a warning follows once it is.",
+        first="specdec-sidecar report",
     ),
     Rule(
         name="SpecDecodeSlowerThanPlainAtTemperature",

@@ -122,11 +122,17 @@ def _one_page(alerts: Iterable[PodAlert], paged: Mapping[str, Alert]) -> Iterato
     """
     chosen = dict(paged)
     for alert in alerts:
-        is_low_kept = alert.keeps_page and paged.get(alert.model_name) is Alert.LOW
+        page = paged.get(alert.model_name)
+        is_low_kept = alert.keeps_page and page is Alert.LOW
         if is_low_kept:
             yield replace(alert, severity=Severity.CRITICAL)
         if _pages(alert):
             if chosen.setdefault(alert.model_name, alert.alert) is alert.alert:
                 yield alert
-        elif not is_low_kept or alert.severity is Severity.INFO:
+        elif alert.severity is Severity.INFO or not (is_low_kept or _outlasts(alert, page)):
             yield alert
+
+
+def _outlasts(alert: PodAlert, page: Alert | None) -> bool:
+    """Whether it holds for a while after the page's cause is mended: low until certainly not."""
+    return alert.alert is Alert.LOW and page is Alert.COLLAPSED

@@ -45,6 +45,7 @@ def across_pods():
             across("thumb", until=115),
             across("slower", "critical", until=115),
             across("both", "critical", until=115),
+            across("collapses", "critical", until=115),
         ],
         reads=(LOW, COLLAPSED, SLOWER),
     ).with_pods(
@@ -63,6 +64,7 @@ def across_pods():
         *replaced("thumb", 0.3, namespace="thumb"),
         Pod("paying", namespace="thumb").drafting(5, 0.3).timed(1.6),
         *[pod.timed(0.8) for pod in replaced("slower", 0.7, namespace="slower")],
+        *replaced("collapses", 0.01, namespace="collapses"),
         # One cause has one alert.
         *replaced("unmeasured", 0.3, namespace="both"),
         *[pod.timed(0.8) for pod in replaced("measured", 0.7, namespace="both")],

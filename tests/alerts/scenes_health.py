@@ -490,11 +490,12 @@ def links():
         context = ()
         if address == "localhost":
             low.in_kubernetes()
+            low.own["instance"] = "low:21405"  # its sidecar listens elsewhere than the other one
             context = (
                 "Acceptance rate 30% (threshold 50%).",
                 "Why (docs/why.md): too_many_tokens.",
                 f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
-                f"For the runbook, first: kubectl -n prod port-forward {POD} 9911:9911",
+                f"For the runbook, first: kubectl -n prod port-forward {POD} 9911:21405",
             )
         low.fires(0.3, alert=LOW, severity="warning", context=context)
         del low.environment["SPECDEC_ALERTING__RUNBOOKS"]
@@ -508,6 +509,10 @@ def links():
                 "runbook_url": f"http://{address}:9911/runbooks/{alert}.md",
                 "dashboard_url": "",
             }
+        fine = Pod("fine").drafting(5, 0.8)
+        fine.own |= {"pod": "fine"} if address == "localhost" else {}
+        del fine.environment["SPECDEC_ALERTING__RUNBOOKS"]
+        del fine.environment["SPECDEC_ALERTING__DASHBOARDS"]
         yield Scene(f"links without addresses lead to {address}", alert, at=(9, 40)).with_pods(
-            low, gone
+            low, gone, *([fine] if address == "localhost" else [])
         )

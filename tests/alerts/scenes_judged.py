@@ -186,6 +186,14 @@ def acceptance_dropped():
     yield Scene("no warning on a pod that is about to page", LOW, at=(30, 41, 60)).with_pods(
         later.bucket("0.5-0.7", 4, then_drops).fires(0.3381, since=60, **page)
     )
+    yield Scene(
+        "a collapse that is mended leaves no warning", LOW, at=(29, 75), reads=(COLLAPSED,)
+    ).with_pods(
+        Pod("mended").drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.8))),
+        Pod("low")
+        .drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.45)))
+        .fires(0.45, since=75, **page),
+    )
     fault = Pod("fault").drafting(5, plan((30, 0.8), (30, 0.01), (0, 0.4)))
     yield Scene(
         "no second page for a collapse that has become a low rate",
@@ -276,11 +284,55 @@ def remembered():
     split = Pod("split").bucket("0", 4, plan((30, 0.8), (15, 0.5), (0, 0.82)))
     split.bucket("1+", plan((100, 2), (0, 6)), after(100, 0.6, 0.5))
 
+    # Prometheus has known it for two days; then its rate rises by more than it varies.
+    known, before = Pod("known", start=3).drafting(5, 0.8), Pod("known", minutes=0)
+    turned = Pod("turned").drafting(5, 0.8, k=after(30, 3, 4))
+    gone = Pod("gone", minutes=40).drafting(5, 0.6)
+    removed = Pod("removed", minutes=0)
+    removed.own = {"namespace": "prod"}
+    for pod, name, value in (
+        (before, "pod_temperature:specdec_acceptance:minutes2d", 2879),
+        (before, "pod_temperature:specdec_acceptance:mean8h", 0.5),
+        (before, "pod_temperature:specdec_acceptance:variance2d", 0.0016),
+        (removed, "model_temperature:specdec_acceptance:mean8h", 0.5),
+    ):
+        pod.plain(
+            name, (1, value), model_name="m" if pod is before else "removed", draft_tokens="3"
+        )
+
     def of(pod, value, **labels):
         return pod.own | {"model_name": "m"} | labels, value
 
     def part(pod, value, **labels):
-        return of(pod, value, draft_tokens="3", **labels)
+        return of(pod, value, **{"draft_tokens": "3"} | labels)
+
+    yield Scene(
+        "a rate's past has its limits, and ends with its pod, or with the last one of its model",
+        None,
+        at=(70,),
+        records={
+            "pod_temperature:specdec_acceptance:minutes2d": [
+                part(known, 2880),
+                part(turned, 30),
+                part(turned, 36, draft_tokens="4"),
+            ],
+            "pod_temperature:specdec_acceptance:mean8h": [
+                part(known, 0.517),
+                part(turned, 0.8),
+                part(turned, 0.8, draft_tokens="4"),
+            ],
+            "pod_temperature:specdec_acceptance:variance2d": [
+                part(known, 0.002),
+                part(turned, 0.001),
+                part(turned, 0.001, draft_tokens="4"),
+            ],
+            "model_temperature:specdec_acceptance:mean8h": [
+                ({"namespace": "prod", "model_name": "m", "draft_tokens": "3"}, 0.659),
+                ({"namespace": "prod", "model_name": "m", "draft_tokens": "4"}, 0.8),
+            ],
+            "pod:specdec_acceptance:spread2d": [of(known, 0.044), of(turned, 0.037)],
+        },
+    ).with_pods(known, before, turned, gone, removed)
 
     # Without a temperature until the first requests have told theirs.
     told = {"method": "eagle3", "adaptive_verification": "false"}
@@ -391,12 +443,16 @@ def by_time():
 
     gap = Pod("gap").drafting(5, 0.7).timed(0.7).away(30, 42)
     dies = Pod("dies").drafting(5, 0.7).timed(0.7).failing(lambda n: n >= 40)
+    gone = Pod("gone", minutes=24).drafting(5, 0.7).timed(0.7)
     yield Scene(
         "it outlasts a gap, after which a speedup is not known at once",
         SLOWER,
         at=(9, 29, 46),
         needs_prometheus=True,
-    ).with_pods(gap.fires(0.7, since=29), dies.fires(0.7, since=29, until=29))
+    ).with_pods(
+        *[pod.fires(0.7, since=29, until=29) for pod in (dies, gone)],
+        gap.fires(0.7, since=29),
+    )
 
     # Of the other engine nothing is known.
     part = Pod("part").drafting(5, 0.7).timed(0.7).generating(5, engine="1")

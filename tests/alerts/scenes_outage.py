@@ -116,6 +116,31 @@ def by_count():
 
 
 @scenes
+def for_a_day():
+    """Prometheus' clock begins at 0 here, so a day ago is before it."""
+
+    def once(value):
+        """Recorded in minute 0, and from then on by the rules."""
+        return (1, value), (60, None)
+
+    begins = 20 * 60 - 86_400  # of what was last known a day before minute 20
+    late = of_its_model("late").failing(lambda _: True)
+    before = Pod("late", minutes=0)
+    named = {"model_name": "late"}
+    before.plain("pod:specdec_served:timestamp_seconds", *once(begins), **named)
+    model = Pod("late", minutes=0)
+    model.own = {"namespace": "prod"}
+    model.plain("model:specdec_requested:timestamp_seconds", *once(begins + 1200), **named)
+    model.plain("workload:specdec_served:timestamp_seconds", *once(begins), job="vllm", **named)
+    yield Scene(
+        "what has been down for a day is no outage any more",
+        DOWN,
+        at=(2, 15, 38),
+        needs_prometheus=True,
+    ).with_pods(down(late, since=15, until=15), before, model)
+
+
+@scenes
 def around_a_gap():
     """Of four minutes before a gap of Prometheus too few are known to page anew at once."""
     gap = of_its_model("gap").failing(lambda n: n >= 48).away(29, 57)
@@ -442,11 +467,13 @@ def the_way_to_a_runbook():
 @scenes
 def what_is_known_of_its_pods():
     """Of a page: which pods are down, of which nobody knows, and which have never been read."""
-    first, second = (without_vllm(name, (20, 60), model="m") for name in ("dead-1", "dead-2"))
+    first = without_vllm("dead-1", (20, 60), model="m")
+    second = without_vllm("dead-2", (22, 60), model="m")
+    first.away(25, 26)  # its sidecar, which is no new pod for that
     new = Pod("new", model="m", start=22).failing(lambda _: True)
     silent = of_its_model("silent", (20, 1), (40, 0), model="m", minutes=20)
     states = (
-        "Last answer 11m 0s ago.",
+        "Last answer 9m 0s ago.",
         "Down: dead-1:9911 dead-2:9911.",
         "Unknown, as only the sidecar is gone: silent:9911.",
         "New, and never read yet: new:9911 (8m 0s).",

@@ -282,3 +282,14 @@ def test_a_page_on_a_low_rate_goes_on_while_the_rate_loses():
     assert pages(courses, 2, about(Alert.SLOWER), measured) == both
     assert pages(courses, 3, gains) == {(Alert.LOW, INFO)}
     assert pages(courses, 4, unmeasured) == {(Alert.LOW, WARNING)}
+
+
+def test_while_a_collapse_pages_and_once_it_is_mended_no_warning_says_that_the_rate_is_low():
+    """Until it is certain to be above the threshold again; one that stays low is told then."""
+    collapsed, low = about(Alert.COLLAPSED), about(Alert.LOW, WARNING, keeps_page=True)
+    courses = Courses(pace=0)
+
+    assert pages(courses, 0, collapsed) == {(Alert.COLLAPSED, CRITICAL)}
+    assert pages(courses, 1, collapsed, low) == {(Alert.COLLAPSED, CRITICAL)}
+    assert pages(courses, 2, low) == set()
+    assert pages(courses, 3, low) == {(Alert.LOW, WARNING)}

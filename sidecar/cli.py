@@ -23,7 +23,7 @@ _COMMANDS = (
     *("run", "plugin", "check", "healthcheck", "plan", "baseline"),
     *("sweep", "compare", "fidelity", "report", "record", "replay", "demo"),
 )
-_BESIDE_VLLM = ("run", "healthcheck")  # what a pod runs; all else is run by a person
+_BESIDE_VLLM = ("run", "healthcheck")  # what runs for as long as vLLM does
 
 
 def main(argv: Sequence[str] | None = None) -> int:

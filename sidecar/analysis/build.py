@@ -64,11 +64,16 @@ def model_report(
         endings=values.endings,
         change=values.change,
         checklist=_checklist(values, engines, thresholds) if values.is_plain else None,
+    )
+    if not values.is_fresh:
+        return report
+    report = replace(
+        report,
         sampling=marginal(Table.SAMPLING, model.groups.recent) if values.is_split else {},
         spreads=model.spreads,
         structured_undrafted=model.structured_undrafted,
     )
-    return replace(report, findings=find(report, thresholds)) if values.is_fresh else report
+    return replace(report, findings=find(report, thresholds))
 
 
 def _estimate(values: ModelValues) -> Estimate | None:

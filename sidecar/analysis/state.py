@@ -11,6 +11,7 @@ from sidecar.analysis.alerts import model_alerts, vllm_alert
 from sidecar.analysis.build import model_report
 from sidecar.analysis.checklist.traffic import TrafficWindow
 from sidecar.analysis.drops import DropWatch
+from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.probes import Probes
@@ -67,6 +68,9 @@ class State:
 
         self._judge = Judge(settings.thresholds, settings.latency_window)
         self._values: tuple[ModelValues, ...] = ()  # as of the last good poll
+        # What they were read from: a poll that fails half-way may have dropped some of it since.
+        self._read_models: Mapping[str, ModelState] = {}
+        self._read_engines: Mapping[EngineKey, EngineState] = {}
         # The reports on these: by whether they are fresh, and whether the judgements hold
         self._reports: dict[tuple[bool, bool], tuple[ModelReport, ...]] = {}
         self._alerts: tuple[PodAlert, ...] | None = None  # that follow from them, once made
@@ -212,8 +216,8 @@ class State:
             model_report(
                 values if is_fresh else values.aged(),
                 judged.get(values.name, ModelJudgement()),
-                self._models[values.name],
-                self._engines.states,
+                self._read_models[values.name],
+                self._read_engines,
                 self._settings.thresholds,
             )
             for values in self._values
@@ -239,6 +243,8 @@ class State:
         self._values = tuple(
             gather(model, self._engines, lives, at, thresholds) for model in self._models.values()
         )
+        self._read_models = {**self._models}
+        self._read_engines = {**self._engines.states}
         self._reports.clear()
         self._alerts = None
         self._judge.judge(self._values, at)

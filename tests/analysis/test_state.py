@@ -405,3 +405,21 @@ def test_what_a_poll_made_does_not_change_with_the_next_ones():
     pod.serve((0, 20, 4), (70, 10, 2), polls=30)
     assert repr(made) == text
     assert repr((pod.state._values, pod.report())) != text
+
+
+def test_a_poll_that_is_cut_off_half_way_takes_nothing_from_the_report(monkeypatch):
+    """A fault of ours leaves the report as of the last good poll, with what it was read from."""
+    server = Server()
+    server.poll(snap(model="m", drafts=10), start=1.0)
+    before = server.report().models
+
+    def breaks(*_args, **_more):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server.state.plugin, "polled", breaks)
+    with pytest.raises(ZeroDivisionError):
+        server.poll(snap(model="other", drafts=1), start=2.0)  # another vLLM, another model
+    server.state._reports.clear()
+    assert [model.model_name for model in server.report().models] == [
+        model.model_name for model in before
+    ]

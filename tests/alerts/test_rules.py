@@ -41,11 +41,28 @@ def quickest(scenes):
 
 
 QUICKEST = quickest(all_scenes())
+ALL_TAKE_LONG = {  # alerts that only the slow tests have a scene of
+    "SpecDecodeAcceptanceLowAcrossPods",
+    "SpecDecodeAcceptanceRegressed",
+    "SpecDecodeBreakEven",
+    "SpecDecodeCoverageLow",
+    "SpecDecodeLatencyGapWide",
+    "SpecDecodeModelGone",
+    "SpecDecodeNetNegative",
+    "SpecDecodeNotSpeculating",
+    "SpecDecodeStopped",
+    "SpecDecodeVLLMNeverUp",
+    "SpecDecodeVLLMRestarting",
+}
 
 
 def by_its_cost(scene):
     marks = (pytest.mark.slow,) if QUICKEST.get(scene.alert) != scene.name else ()
     return pytest.param(scene, marks=marks, id=f"{scene.alert}: {scene.name}")
+
+
+def test_every_other_alert_has_a_scene_that_always_runs():
+    assert {scene.alert for scene in all_scenes()} - QUICKEST.keys() == ALL_TAKE_LONG
 
 
 @pytest.mark.servers

@@ -385,7 +385,7 @@ def _judged(model: ModelReport, plugin: PluginReport) -> Answer:
         return replace(_overall(model, plugin, split), listed=listed)
 
     if all(_speedup(bucket) is not None for bucket in split):
-        return _by_time(split, _at_load(model))
+        return _by_time(split, model)
     return _by_temperature(split, model)
 
 
@@ -512,7 +512,7 @@ def _temperatures(split: Split) -> str:
     return f"temperatures {', '.join(others)} and {last}" if others else f"temperature {last}"
 
 
-def _by_time(split: Split, at_load: str) -> Answer:
+def _by_time(split: Split, model: ModelReport) -> Answer:
     """Time saved and lost per token, if plain decoding was measured; losses first."""
     saved = _with(split, Verdict.NET_POSITIVE)
     lost = _with(split, Verdict.NET_NEGATIVE)
@@ -530,7 +530,8 @@ def _by_time(split: Split, at_load: str) -> Answer:
         parts.append(f"is undecided {_at(leaning)}")
 
     if lost or saved:
-        text = f"Speculation {_in_a_word(lost, saved, even)}: per token, it {'; '.join(parts)}."
+        word = _in_a_word(model.judgement, lost, [*even, *leaning])
+        text = f"Speculation {word}: per token, it {'; '.join(parts)}."
     elif even:
         text = f"Speculation {'; '.join(parts)}."
     else:
@@ -542,14 +543,20 @@ def _by_time(split: Split, at_load: str) -> Answer:
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
     worst = lost or even or saved or leaning
     more = "" if lost or saved or even else " More traffic decides."
-    return Answer(text, tone, f"{_BY_TIME}{at_load}.{more}", listed, about=_judgements(worst))
+    reason = f"{_BY_TIME}{_at_load(model)}.{more}"
+    return Answer(text, tone, reason, listed, about=_judgements(worst))
 
 
-def _in_a_word(lost: Split, saved: Split, even: Split) -> str:
-    """Whether it pays where that is known."""
+def _in_a_word(whole: Judgement, lost: Split, neither: Split) -> str:
+    """Whether it pays, as the row of all requests and the dashboards have it.
+
+    ``neither`` are the temperatures that break even or are undecided. Others may have too little
+    traffic to be told.
+    """
+    verdict = None if is_guess(whole) else whole.verdict
     if lost:
-        return "loses in part" if saved or even else "does not pay"
-    return "pays in part" if even else "pays"
+        return "does not pay" if verdict is Verdict.NET_NEGATIVE else "loses in part"
+    return "pays" if verdict is Verdict.NET_POSITIVE and not neither else "pays in part"
 
 
 def _at(split: Split) -> str:

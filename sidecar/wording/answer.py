@@ -645,7 +645,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
 def _without_loops(evidence: Evidence) -> str:
     """The acceptance rate without repetition loops, where these matter."""
     loops = evidence.loops
-    if loops is None or loops.without is None:
+    if loops is None or loops.without is None or not loops.flatter:
         return ""
     return f" ({percent(loops.without)} without repetition loops)"
 

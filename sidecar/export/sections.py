@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from html import escape
 from math import log2
 
-from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.history import History, Line, Quantity
@@ -165,7 +164,8 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
     if model.checklist is not None:
         return _plain(model, plugin, history, said)
 
-    if _hangs(model, shown.report.health):
+    # Its verdicts are of before, and would look current.
+    if model.model_name in shown.report.health.hanging:
         return f"<h2>{escape(model.model_name)}</h2>{_tiles(model, history)}{_engines(model)}"
 
     told = explanations(model)
@@ -180,12 +180,6 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
         f"{_whole(model, thresholds, history, said)}{split}</div>"
         f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
-
-
-def _hangs(model: ModelReport, health: HealthReport) -> bool:
-    """Whether all its engines do: then its verdicts are of before, and would look current."""
-    stalled = {one.key for one in health.stalled}
-    return bool(model.engines) and stalled.issuperset(engine.key for engine in model.engines)
 
 
 def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:

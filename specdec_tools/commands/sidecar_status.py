@@ -102,7 +102,7 @@ def status_lines(
 
     if scrape["up"]:
         for model in status["models"]:
-            if _hangs(model, status["health"]):
+            if model["model_name"] in status["health"]["hanging"]:
                 yield from ("", f"model {model['model_name']}", *_pressure(model, item))
                 continue
             yield from _summary(model, status["thresholds"], layout, paint, is_brief=is_brief)
@@ -138,12 +138,6 @@ def _summary(
         yield from ("", *_finding(finding, item))
 
     yield from _pressure(model, item)
-
-
-def _hangs(model: _Json, health: _Json) -> bool:
-    """Whether all its engines do: then its verdicts are of before, and would look current."""
-    stalled = [one["key"] for one in health["stalled"]]
-    return bool(model["engines"]) and all(one["key"] in stalled for one in model["engines"])
 
 
 def _pressure(model: _Json, item: str) -> Iterator[str]:

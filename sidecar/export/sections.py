@@ -25,7 +25,7 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import advised
 from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.answer import effect, per_step, tone_of
+from sidecar.wording.answer import effect, is_unclear, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
@@ -374,7 +374,7 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     if shown is None:
         return "", ""
 
-    what = "no clear difference" if judged.verdict is Verdict.BREAK_EVEN else effect(shown)
+    what = "no clear difference" if is_unclear(shown) else effect(shown)
     if speedup is None:
         what = "the last one known"
     elif judged.gate is not None:

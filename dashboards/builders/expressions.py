@@ -80,9 +80,11 @@ def unjudged(metric: str, *, over_time: bool = False) -> str:
 
 def undecided(metric: str, *, over_time: bool = False) -> str:
     """Those of ``unjudged`` whose time or acceptance rate will decide."""
-    read = banded if over_time else lately
     by_rule, labels = _by_rule(metric, over_time=over_time)
-    timed = read(series(_SPEEDUPS[metric]))
+    speedups = series(_SPEEDUPS[metric])
+    timed = f"last_over_time({speedups}[1h])"  # one that is withheld decides for as long
+    if over_time:
+        timed = f"({banded(speedups)} or {timed})"
     return f"({unjudged(metric, over_time=over_time)} and on ({labels}) ({by_rule} or {timed}))"
 
 
@@ -98,15 +100,16 @@ def verdict_rank(
 ) -> str:
     """The worst verdict of each group, as a ``Rank``.
 
-    ``metric`` is ``verdict`` or ``model_verdict``; ``plain`` are groups that do not speculate.
-    ``over_time``: the worst within each step, for a band; else as of now.
+    ``metric`` is ``verdict`` or ``model_verdict``; ``plain`` are groups with a pod that does not
+    speculate. ``over_time``: the worst within each step, for a band; else as of now.
     """
     known = worst(by, f"last_over_time({series(metric, _LOSES)}[1h])")
     gone = missing(POD, series("model_verdict", _LOSES))
     within = ", ".join(label for label in POD.split(", ") if label in by.split(", "))
     loses = worst(by, measured_loss(metric, over_time=over_time))
     low = worst(by, has_verdict(metric, "net_negative", over_time=over_time))
-    little = worst(by, has_verdict(metric, "insufficient_data", over_time=over_time))
+    # of the pods that speculate, as others have a verdict on the model, too
+    little = worst(by, has_verdict("engine_verdict", "insufficient_data", over_time=over_time))
     if metric == "verdict":  # a temperature without traffic is none to speak of
         little = f"({total(by, 'draft_tokens_total')} > 0)"
     found = [
@@ -114,9 +117,10 @@ def verdict_rank(
         f"{Rank.MISSING} + 0 * ({known} and on ({within}) {gone})",
         f"{Rank.LOW} * ({low} == 1)",
         *ranked(by, metric, over_time=over_time),
+        f"{Rank.TOO_LITTLE} + 0 * {little}",
     ]
     found += [f"{Rank.NO_SPECULATION} * {plain}"] if plain else []
-    return " or ".join([*found, f"{Rank.TOO_LITTLE} + 0 * {little}"])
+    return " or ".join(found)
 
 
 def ranked(by: str, metric: str, *, over_time: bool = False) -> list[str]:

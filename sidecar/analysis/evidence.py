@@ -13,6 +13,8 @@ from sidecar.requests.messages import Speculation
 
 # standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
 CONFIDENCE: Final = 2.0
+# a difference of acceptance rates from which on a user would act on it
+_FLATTERS: Final = 0.05
 # draft tokens that a model drafts token by token; in the field it is 3 to 7
 _MOST_BY_TOKEN: Final = 8
 
@@ -114,6 +116,11 @@ class Loops:
     share: float
     whole: float
     without: float | None
+
+    @property
+    def flatter(self) -> bool:
+        """Whether the rate without them is so much lower that who knew it would act otherwise."""
+        return self.without is None or self.whole - self.without >= _FLATTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,10 +101,11 @@ def content(shown: ReportView) -> str:
         "" if is_usual else observed,
         settings_line(report.own.invalid_settings),
     ]
-    above = f"{said.why} {plugin_sentence(report.plugin)}"
 
     if report.scrape.up:
         for model in report.models:
+            is_about = said.model_name in (None, model.model_name)
+            above = f"{said.why if is_about else ''} {plugin_sentence(report.plugin)}"
             parts.append(model_section(model, shown, above))
             parts.append(checklist_section(model, above))
         parts.append(hints_section(report))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from html import escape
 from math import log2
 
-from sidecar.analysis.engine.health import HealthReport
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import CONFIDENCE, NO_DRAFTS
 from sidecar.analysis.history import History, Line, Quantity
@@ -26,7 +25,7 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import advised
 from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.answer import effect, per_step, tone_of
+from sidecar.wording.answer import effect, is_unclear, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
@@ -165,7 +164,8 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
     if model.checklist is not None:
         return _plain(model, plugin, history, said)
 
-    if _hangs(model, shown.report.health):
+    # Its verdicts are of before, and would look current.
+    if model.model_name in shown.report.health.hanging:
         return f"<h2>{escape(model.model_name)}</h2>{_tiles(model, history)}{_engines(model)}"
 
     told = explanations(model)
@@ -180,12 +180,6 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
         f"{_whole(model, thresholds, history, said)}{split}</div>"
         f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
-
-
-def _hangs(model: ModelReport, health: HealthReport) -> bool:
-    """Whether all its engines do: then its verdicts are of before, and would look current."""
-    stalled = {one.key for one in health.stalled}
-    return bool(model.engines) and stalled.issuperset(engine.key for engine in model.engines)
 
 
 def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:
@@ -380,7 +374,7 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
     if shown is None:
         return "", ""
 
-    what = "no clear difference" if judged.verdict is Verdict.BREAK_EVEN else effect(shown)
+    what = "no clear difference" if is_unclear(shown) else effect(shown)
     if speedup is None:
         what = "the last one known"
     elif judged.gate is not None:

@@ -3,7 +3,7 @@
 It states the verdicts and computes none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -98,6 +98,7 @@ class Answer:
 
     ``listed`` has the rates and speedups by temperature, which a page with a row for each leaves
     out. ``about`` are the verdicts that the text states, and ``since`` says since when they hold.
+    ``model_name`` is the model that it is about; None if it is about vLLM as such.
     """
 
     text: str
@@ -106,6 +107,7 @@ class Answer:
     listed: str = ""
     since: str = ""
     about: tuple[Judgement, ...] = ()
+    model_name: str | None = None
 
     @property
     def why(self) -> str:
@@ -166,7 +168,9 @@ def _answer(report: Report) -> Answer:
         return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health), since=since)
 
     told = [model for model in report.models if _drafts(model) or _has_bad_replies(model)]
-    checklists = [model.checklist for model in report.models if model.checklist is not None]
+    checklists = {
+        model.model_name: model.checklist for model in report.models if model.checklist is not None
+    }
     if checklists and len(checklists) == len(report.models):
         return _plain(report, checklists)
 
@@ -178,7 +182,7 @@ def _answer(report: Report) -> Answer:
     answers = {model.model_name: _of(model, report.plugin) for model in told}
     ranks = {model.model_name: _rank(_worst(model)) for model in told}
     name = min(answers, key=lambda name: (_WORST_FIRST.index(answers[name].tone), ranks[name]))
-    worst = answers[name]
+    worst = replace(answers[name], model_name=name)
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
@@ -223,12 +227,12 @@ def _unread(report: Report) -> Answer:
     return Answer(text, "bad", why, since=since)
 
 
-def _plain(report: Report, checklists: Sequence[Checklist]) -> Answer:
+def _plain(report: Report, checklists: Mapping[str, Checklist]) -> Answer:
     """That no model speculates, and whether it would suit the first one whose requests are known.
 
     If none are, that of the first one says so.
     """
-    known = [checklist for checklist in checklists if checklist.traffic is not None]
+    known = [name for name, one in checklists.items() if one.traffic is not None]
     first, *_ = known or checklists
 
     text = "This vLLM does not speculate."
@@ -237,7 +241,8 @@ def _plain(report: Report, checklists: Sequence[Checklist]) -> Answer:
     if any(Limitation.NOTHING_DRAFTED in engine.limitations for engine in engines):
         text = "This vLLM is not known to speculate."
         why = Limitation.NOTHING_DRAFTED
-    return Answer(text, "mute", f"{LIMITATIONS[why]} {conclusion(first)}")
+    reason = f"{LIMITATIONS[why]} {conclusion(checklists[first])}"
+    return Answer(text, "mute", reason, model_name=first)
 
 
 def _without_drafts(report: Report) -> Answer:
@@ -385,7 +390,7 @@ def _judged(model: ModelReport, plugin: PluginReport) -> Answer:
         return replace(_overall(model, plugin, split), listed=listed)
 
     if all(_speedup(bucket) is not None for bucket in split):
-        return _by_time(split, _at_load(model))
+        return _by_time(split, model)
     return _by_temperature(split, model)
 
 
@@ -512,7 +517,7 @@ def _temperatures(split: Split) -> str:
     return f"temperatures {', '.join(others)} and {last}" if others else f"temperature {last}"
 
 
-def _by_time(split: Split, at_load: str) -> Answer:
+def _by_time(split: Split, model: ModelReport) -> Answer:
     """Time saved and lost per token, if plain decoding was measured; losses first."""
     saved = _with(split, Verdict.NET_POSITIVE)
     lost = _with(split, Verdict.NET_NEGATIVE)
@@ -530,7 +535,8 @@ def _by_time(split: Split, at_load: str) -> Answer:
         parts.append(f"is undecided {_at(leaning)}")
 
     if lost or saved:
-        text = f"Speculation {_in_a_word(lost, saved, even)}: per token, it {'; '.join(parts)}."
+        word = _in_a_word(model.judgement, lost, [*even, *leaning])
+        text = f"Speculation {word}: per token, it {'; '.join(parts)}."
     elif even:
         text = f"Speculation {'; '.join(parts)}."
     else:
@@ -542,14 +548,20 @@ def _by_time(split: Split, at_load: str) -> Answer:
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
     worst = lost or even or saved or leaning
     more = "" if lost or saved or even else " More traffic decides."
-    return Answer(text, tone, f"{_BY_TIME}{at_load}.{more}", listed, about=_judgements(worst))
+    reason = f"{_BY_TIME}{_at_load(model)}.{more}"
+    return Answer(text, tone, reason, listed, about=_judgements(worst))
 
 
-def _in_a_word(lost: Split, saved: Split, even: Split) -> str:
-    """Whether it pays where that is known."""
+def _in_a_word(whole: Judgement, lost: Split, neither: Split) -> str:
+    """Whether it pays, as the row of all requests and the dashboards have it.
+
+    ``neither`` are the temperatures that break even or are undecided. Others may have too little
+    traffic to be told.
+    """
+    verdict = None if is_guess(whole) else whole.verdict
     if lost:
-        return "loses in part" if saved or even else "does not pay"
-    return "pays in part" if even else "pays"
+        return "does not pay" if verdict is Verdict.NET_NEGATIVE else "loses in part"
+    return "pays" if verdict is Verdict.NET_POSITIVE and not neither else "pays in part"
 
 
 def _at(split: Split) -> str:
@@ -568,19 +580,19 @@ def _at_each(split: Split, say: Callable[[Speedup], str]) -> list[str]:
 
 def _probably(split: Split) -> list[str]:
     """The time saved or lost where the interval of the ratio reaches across a threshold."""
-    clear = [bucket for bucket in split if not _is_unclear(_speedup(bucket))]
-    unclear = [bucket for bucket in split if _is_unclear(_speedup(bucket))]
+    clear = [bucket for bucket in split if not is_unclear(_speedup(bucket))]
+    unclear = [bucket for bucket in split if is_unclear(_speedup(bucket))]
     said = _at_each(clear, lambda speedup: _leaning(speedup, _changes(speedup)))
     return [*said, f"makes no clear difference so far {_at(unclear)}"] if unclear else said
 
 
-def _is_unclear(speedup: Speedup | None) -> bool:
+def is_unclear(speedup: Speedup | None) -> bool:
     """Within its error a ratio says nothing, not even on which side of 1 it is."""
     return speedup is None or abs(speedup.ratio - 1) <= CONFIDENCE * speedup.error
 
 
 def _leaning(speedup: Speedup, change: str) -> str:
-    if _is_unclear(speedup):
+    if is_unclear(speedup):
         return f"makes no clear difference so far ({plus_minus(speedup)})"
     return f"probably {change}, not yet certain ({plus_minus(speedup)})"
 
@@ -638,7 +650,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
 def _without_loops(evidence: Evidence) -> str:
     """The acceptance rate without repetition loops, where these matter."""
     loops = evidence.loops
-    if loops is None or loops.without is None:
+    if loops is None or loops.without is None or not loops.flatter:
         return ""
     return f" ({percent(loops.without)} without repetition loops)"
 

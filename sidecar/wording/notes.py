@@ -212,7 +212,7 @@ def room_sentence(model: ModelReport) -> str:
 def loops_sentence(evidence: Evidence) -> str:
     """The acceptance rate with and without repetition loops; empty if they hardly matter."""
     loops = evidence.loops
-    if loops is None:
+    if loops is None or not loops.flatter:
         return ""
 
     rate = percent(loops.rate)

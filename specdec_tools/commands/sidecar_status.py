@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.judgement import Basis
 from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
@@ -102,14 +103,15 @@ def status_lines(
 
     if scrape["up"]:
         for model in status["models"]:
-            if _hangs(model, status["health"]):
+            if model["model_name"] in status["health"]["hanging"]:
                 yield from ("", f"model {model['model_name']}", *_pressure(model, item))
                 continue
             yield from _summary(model, status["thresholds"], layout, paint, is_brief=is_brief)
+            shown = why if answer["model_name"] in (None, model["model_name"]) else ""
             if is_brief and model["checklist_text"] is not None:
-                yield from ("", *_checklist(model["checklist_text"], layout, why))
+                yield from ("", *_checklist(model["checklist_text"], layout, shown))
             if not is_brief:
-                yield from _details(model, layout, f"{why} {plugin}")
+                yield from _details(model, layout, f"{shown} {plugin}")
 
     yield ""
     if is_brief:
@@ -138,12 +140,6 @@ def _summary(
         yield from ("", *_finding(finding, item))
 
     yield from _pressure(model, item)
-
-
-def _hangs(model: _Json, health: _Json) -> bool:
-    """Whether all its engines do: then its verdicts are of before, and would look current."""
-    stalled = [one["key"] for one in health["stalled"]]
-    return bool(model["engines"]) and all(one["key"] in stalled for one in model["engines"])
 
 
 def _pressure(model: _Json, item: str) -> Iterator[str]:
@@ -193,14 +189,19 @@ def _details(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
 
 
 def _verdict(model: _Json) -> str:
-    """The verdict, by what and over which time; a model with a checklist has none to give."""
+    """The verdict, by what and over which time; a model with a checklist has none to give.
+
+    What only a speedup could judge, and no speedup is known of, is judged by nothing.
+    """
     if model["checklist"] is not None:
         return "does not speculate"
 
     judgement = model["judgement"]
     seconds = _judged_seconds(model)
-    over = f" over {seconds:,.0f} s" if seconds else ""
-    return f"{model['words']} ({judgement['basis']}{over})"
+    is_based = judgement["by_speedup"] or judgement["basis"] == Basis.ACCEPTANCE
+    says = [judgement["basis"]] if is_based else []
+    says += [f"over {seconds:,.0f} s"] if seconds else []
+    return f"{model['words']} ({' '.join(says)})" if says else str(model["words"])
 
 
 def _judged_seconds(model: _Json) -> float:

@@ -182,6 +182,25 @@ def test_one_idle_rank_does_not_hide_or_cause_a_stall():
         polls.poll(vitals(KEY, moving=(second,)), vitals(OTHER_RANK))
 
     assert [one.key for one in polls.report.ailing] == [OTHER_RANK]
+    assert not polls.report.hanging  # the model has an engine that works
+
+
+def test_a_model_hangs_if_all_its_engines_on_the_page_do():
+    """Not those that left it lately, and no other model's."""
+    polls = Polls(stalled_after=120)
+    elsewhere = EngineKey("n", "0")
+    gone = EngineKey("m", "2")
+    for second in range(400):
+        polls.at += 1
+        engines = [vitals(KEY, moving=(0,)), vitals(OTHER_RANK, moving=(0,))]
+        engines += [vitals(gone, moving=(second,))] * (second < 100)
+        polls.poll(*engines, vitals(elsewhere, moving=(second,)))
+    assert polls.report.hanging == {"m"}
+
+    polls.at += 1
+    polls.poll(vitals(KEY, moving=(1,)), vitals(OTHER_RANK, moving=(0,)))
+    assert not polls.report.hanging
+    assert not polls.watch.report(is_fresh=False).hanging
 
 
 def test_a_stall_is_not_concluded_from_polls_that_failed():

@@ -9,11 +9,12 @@ from aiohttp import web
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
-from sidecar.analysis.judgement import Gate, Verdict
+from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
+from sidecar.requests.messages import Speculation
 from sidecar.wording.notes import LIMITATIONS
 from specdec_tools.commands.status_rows import axis
 from tests.analysis.test_checklist import GOOD, LIGHT
@@ -39,6 +40,8 @@ from tests.export.reports import (
     window,
 )
 from tests.waiting import START_SECONDS, until
+
+DFLASH = Speculation("dflash", 15)
 
 
 @pytest.fixture
@@ -278,11 +281,36 @@ async def test_without_a_split_it_says_why_once(reported):
     assert text.count("No plug-in has connected yet,") == 1
 
 
+async def test_a_note_is_left_out_only_of_the_model_that_the_answer_is_about(reported):
+    """Two models had the same note, and that of the second one was nowhere."""
+    undecided = Undecided(rate=0.51, error=0.02, seconds=1800.0, line=0.5, needed=None)
+    judged = judgement(Verdict.INSUFFICIENT_DATA, 0.51, undecided=undecided)
+    pair = [model(name=name, judgement=judged) for name in ("a", "b")]
+    text = await reported(report(*pair), "--all")
+    assert text.count("is not certain to be on one side of 50% yet") == 2
+
+
+@pytest.mark.parametrize(
+    ("judged", "says"),
+    [
+        (judgement(Verdict.NET_POSITIVE, 0.7), "high, not measured (acceptance over 300 s)"),
+        (
+            judgement(Verdict.INSUFFICIENT_DATA, 0.7, judged=window(0.7), speculation=DFLASH),
+            "not measured (over 300 s)",
+        ),
+    ],
+)
+async def test_what_the_verdict_is_by_is_said_only_if_it_is_known(reported, judged, says):
+    """Where only a speedup could judge, and none is known, it was "not measured (speedup)"."""
+    text = await reported(report(model(judgement=judged)), "--all")
+    assert f"model demo: {says}" in text.splitlines()
+
+
 async def test_a_model_whose_engines_all_hang_has_no_verdict(reported):
     """As on the page: a green row of the minutes before stood under the red answer."""
     ailing = Ailing(key=EngineKey("demo", "0"), ailment=Ailment.STALLED, since=NOW - 90)
     tree = report(timed_model(timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)))
-    health = HealthReport(ailing=(ailing,))
+    health = HealthReport(ailing=(ailing,), hanging=frozenset({"demo"}))
     for arguments in ((), ("--format", "markdown")):
         said = await reported(replace(tree, health=health), *arguments)
         assert "vLLM's engine hangs." in said

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.dashboards.dashboard_tools import PAGES, panels
-from tests.dashboards.reading import MINUTES, firing, pod, properties, reading, sample
+from tests.dashboards.reading import MINUTES, firing, held, pod, properties, reading, sample
 
 PAGE = PAGES["specdec-fleet"]
 PANELS = list(panels(PAGE))
@@ -60,6 +60,7 @@ FLEETS = {
         pod("part").bucket("0", 9, 0.9).bucket("1+", 3, 0.3),
     ],
     "mixed": [good(), bad(speedup=1.1), plain(), plain("new", start=MINUTES - 1)],
+    "held": [held("held")],
     "plain": [plain(), plain("other")],
     "many": [
         good(f"pod-{number}", model=f"model-{number}", start=MINUTES - 15) for number in range(14)
@@ -144,6 +145,7 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
         ("to-zero", [("good", "pays")]),
         ("ruled", [("ruled", "medium, not measured")]),
         ("ruled-low", [("low", "low, not measured"), ("part", "low, not measured")]),
+        ("held", [("held", "undecided")]),
         (
             "mixed",
             [
@@ -187,6 +189,7 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
         ("to-zero", "pays"),
         ("ruled", "medium, not measured"),
         ("ruled-low", "low, not measured"),
+        ("held", "undecided"),
         ("one-of-seven", "loses in part"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.requests.messages import Speculation
 from tests.dashboards.dashboard_tools import PAGES, panels
-from tests.dashboards.reading import MINUTES, NOW, firing, reading, sample
+from tests.dashboards.reading import MINUTES, NOW, firing, held, reading, sample
 from tests.dashboards.reading import pod as bare
 
 # Twenty seconds for the data, beside those of the fleet page.
@@ -67,6 +67,8 @@ FLEETS = {
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
     "engines": engines(*(0.97 - 0.05 * number for number in range(12))),
     "idle": [bare("a").bucket("0", 1e-6, 0.8)],
+    "idle-beside-plain": [bare("a").bucket("0", 1e-6, 0.8), bare("c").generating(50)],
+    "held": [held("a")],
     "medium": [bare("a").drafting(10, 0.58)],
     "near": [bare("a").drafting(0.2, 0.5)],
     "sparse": [bare("a").bucket("0", 10, 0.9).bucket("1+", 0.05, 0.3)],
@@ -168,6 +170,10 @@ def read(tmp_path_factory):
         ("mixed-measured", PAYS, [("1 of 1 pods", "loses in part", "orange")]),
         ("half-measured", PAYS, [("1 of 1 pods", "low, not measured", "orange")]),
         ("idle", PAYS, [("1 of 1 pods", "too little data", GREY)]),
+        ("idle-beside-plain", PAYS, [("1 of 1 pods", "too little data", GREY)]),
+        ("idle-beside-plain", BANDS, [("all", "too little data", GREY)]),
+        ("held", PAYS, [("1 of 1 pods", "undecided", GREY)]),
+        ("held", BANDS, [("all", "undecided", GREY)]),
         ("medium", PAYS, [("1 of 1 pods", "medium, not measured", "#e0a82e")]),
         ("near", PAYS, [("1 of 1 pods", "undecided", GREY)]),
         ("near", BANDS, [("all", "undecided", GREY)]),

@@ -355,25 +355,30 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "says"),
+    ("whole", "verdicts", "says"),
     [
-        ((BAD, BAD), "Speculation does not pay: per token, it costs 5 ms at T 0, 5 ms at T 1."),
-        ((GOOD, GOOD), "Speculation pays: per token, it saves 5 ms at T 0, 5 ms at T 1."),
+        (BAD, (BAD, BAD), "does not pay: per token, it costs 5 ms at T 0, 5 ms at T 1."),
+        (BAD, (BAD, GOOD), "does not pay: per token, it costs 5 ms at T 0; saves 5 ms at T 1."),
+        (NONE, (BAD, BAD), "loses in part: per token, it costs 5 ms at T 0, 5 ms at T 1."),
         (
-            (GOOD, EVEN),
-            "Speculation pays in part: per token, it saves 5 ms at T 0; breaks even at T 1.",
+            GOOD,
+            (NONE, BAD),
+            "loses in part: per token, it costs 5 ms at T 1; is undecided at T 0.",
         ),
-        ((EVEN, EVEN), "Speculation breaks even at T 0, 1."),
-        (
-            (BAD, NONE),
-            "Speculation does not pay: per token, it costs 5 ms at T 0; is undecided at T 1.",
-        ),
+        (GOOD, (BAD,), "loses in part: per token, it costs 5 ms at T 0."),
+        (GOOD, (GOOD, GOOD), "pays: per token, it saves 5 ms at T 0, 5 ms at T 1."),
+        (GOOD, (GOOD, EVEN), "pays in part: per token, it saves 5 ms at T 0; breaks even at T 1."),
+        (GOOD, (GOOD, NONE), "pays in part: per token, it saves 5 ms at T 0; is undecided at T 1."),
+        (NONE, (GOOD,), "pays in part: per token, it saves 5 ms at T 0."),
+        (EVEN, (EVEN, EVEN), "breaks even at T 0, 1."),
     ],
 )
-def test_the_answer_begins_with_the_words_of_the_verdict(verdicts, says):
+def test_the_answer_begins_with_the_words_of_all_requests_verdict(whole, verdicts, says):
+    """It is no other than that of the row below it, or says "in part"."""
     actual = {GOOD: 30, EVEN: 35, BAD: 40, NONE: 35}
     rows = [timed(str(place), each, 0.5, 35, actual[each]) for place, each in enumerate(verdicts)]
-    assert text_and_tone(timed_model(*rows))[0] == says
+    judged = judgement(whole, 0.5, by_speedup=True)
+    assert text_and_tone(timed_model(*rows, judgement=judged))[0] == f"Speculation {says}"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.findings.load import Load
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.advice import schedule_sentence, tokens_sentence
+from sidecar.wording.answer import answer
 from sidecar.wording.notes import (
     LIMITATIONS,
     caveats,
@@ -20,7 +21,16 @@ from sidecar.wording.notes import (
     model_notes,
 )
 from tests.analysis.analysis_tools import faster
-from tests.export.reports import STRUCTURED, engine, judgement, model, speed, timed_model, window
+from tests.export.reports import (
+    STRUCTURED,
+    engine,
+    judgement,
+    model,
+    report,
+    speed,
+    timed_model,
+    window,
+)
 
 NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
 NONE = Verdict.INSUFFICIENT_DATA
@@ -359,6 +369,14 @@ ALL_LOOP = (
     "18% of the draft tokens of finished requests are of replies that repeat themselves. Such loops"
     " are easy to draft (98% accepted), so the acceptance rate says little about other text."
 )
+
+
+def test_loops_that_hardly_change_the_rate_are_not_told():
+    """A third rate, three points off, stood beside those of the row and of the answer."""
+    loops = replace(LOOPING, without=0.67)
+    judged = judgement(POSITIVE, 0.7, evidence=Evidence(window=window(0.7), loops=loops))
+    assert not model_notes(model(judgement=judged))
+    assert "loops" not in answer(report(model(judgement=judged))).why
 
 
 @pytest.mark.parametrize(("without", "said"), [(0.62, WITHOUT_LOOPS), (None, ALL_LOOP)])

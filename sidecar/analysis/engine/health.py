@@ -105,13 +105,14 @@ class HealthReport:
 
     ``ailments`` says of each engine and ailment whether the engine has it, by model name, engine
     and ailment; a missing one is unknown or not watched. Whether an engine is stalled is unknown
-    while it has nothing to do, as its page looks the same if it hangs. ``restarts`` counts those of
-    an ailing vLLM within the last hour; once there are ``limit`` of them, the probe leaves vLLM
-    alone.
+    while it has nothing to do, as its page looks the same if it hangs. ``hanging`` are the models
+    of which every engine on the page is stalled. ``restarts`` counts those of an ailing vLLM within
+    the last hour; once there are ``limit`` of them, the probe leaves vLLM alone.
     """
 
     ailments: Mapping[tuple[str, str, Ailment], bool] = field(default_factory=dict)
     ailing: tuple[Ailing, ...] = ()
+    hanging: frozenset[str] = frozenset()
     restarts: int = 0
     limit: int = 0
 
@@ -158,6 +159,7 @@ class HealthWatch:
     def __init__(self, settings: EngineHealth) -> None:
         self._settings = settings
         self._polled: float | None = None  # the last good poll
+        self._present: frozenset[EngineKey] = frozenset()
         self._still: dict[EngineKey, _Stillness] = {}
         self._collapsed: dict[EngineKey, float] = {}  # since when
         # When vLLM was first asked in this suspicion without saying that it is paused.
@@ -197,6 +199,7 @@ class HealthWatch:
             self._restarts.popleft()
 
         present = list(engines)
+        self._present = frozenset(one.key for one in present)
         self._still = {one.key: self._stillness(at, one) for one in present if one.is_told}
         if not self.suspects_stall:
             self._denied_since = None  # whether vLLM is paused is asked for each stall anew
@@ -227,7 +230,13 @@ class HealthWatch:
             for ailment in self._known_free(self._polled, still)
         }
         ailments |= {(*one.key, one.ailment): True for one in ailing}
-        return HealthReport(ailments, tuple(ailing), restarts, limit)
+        return HealthReport(ailments, tuple(ailing), self._hanging(ailing), restarts, limit)
+
+    def _hanging(self, ailing: Iterable[Ailing]) -> frozenset[str]:
+        """The models that no engine serves any more."""
+        stalled = {one.key for one in ailing if one.ailment is Ailment.STALLED}
+        alive = {key.model_name for key in self._present - stalled}
+        return frozenset(key.model_name for key in stalled) - alive
 
     def _known_free(self, at: float, still: _Stillness) -> Iterator[Ailment]:
         """What an engine is known not to have."""

@@ -282,6 +282,36 @@ def test_notes_and_hints_are_shown_once():
     assert "silent" not in page
 
 
+def test_a_note_is_left_out_only_of_the_model_that_the_answer_is_about():
+    """Two models had the same note, and that of the second one was in nobody's section."""
+    undecided = Undecided(rate=0.51, error=0.02, seconds=1800.0, line=0.5, needed=None)
+    judged = judgement(Verdict.INSUFFICIENT_DATA, 0.51, undecided=undecided)
+    row = temperature("0", Verdict.INSUFFICIENT_DATA, judgement=judged)
+    pair = [model(row, name=name, judgement=judged) for name in ("a", "b")]
+    assert text(*pair).count("is not certain to be on one side of 50% yet") == 2
+
+    unsplit = [model(name=name) for name in ("a", "b")]
+    assert text(*unsplit, plugin=NEVER_CONNECTED).count("No plug-in has connected yet,") == 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "error", "says"),
+    [
+        (1.04, 0.005, "1.04 ± 0.01 saves 1.2 ms per token"),
+        (0.98, 0.005, "0.98 ± 0.01 costs 0.6 ms per token"),
+        (1.01, 0.008, "1.01 ± 0.02 no clear difference"),
+    ],
+)
+def test_a_measured_break_even_is_no_clear_difference_only_within_its_error(ratio, error, says):
+    row = temperature(
+        "0",
+        Verdict.BREAK_EVEN,
+        judgement=judgement(Verdict.BREAK_EVEN, 0.5, by_speedup=True),
+        speedup=reports.speedup(30 * ratio, 30, error),
+    )
+    assert says in text(reports.timed_model(row))
+
+
 @pytest.mark.parametrize("state", list(PluginState))
 def test_the_plug_in_s_state_is_always_there(state):
     """With its version, since who reads it may have to update."""
@@ -414,13 +444,13 @@ def test_a_model_whose_engines_all_hang_has_no_verdict():
     """A green one of the minutes before stood under the red answer."""
     ailing = Ailing(key=EngineKey("demo", "0"), ailment=Ailment.STALLED, since=reports.NOW - 90)
     tree = reports.report(model(temperature("0")))
-    hanging = content(reports.shown(replace(tree, health=HealthReport(ailing=(ailing,)))))
+    health = HealthReport(ailing=(ailing,), hanging=frozenset({"demo"}))
+    hanging = content(reports.shown(replace(tree, health=health)))
     assert "Since 22:11 UTC (90 s)." in hanging
     assert 'class="bucket' not in hanging
     assert "Waiting" in hanging
 
-    two = reports.report(model(temperature("0"), engines=(engine(), engine(index="1"))))
-    half = content(reports.shown(replace(two, health=HealthReport(ailing=(ailing,)))))
+    half = content(reports.shown(replace(tree, health=HealthReport(ailing=(ailing,)))))
     assert 'class="bucket' in half
 
 

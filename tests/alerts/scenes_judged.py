@@ -187,7 +187,7 @@ def acceptance_dropped():
         later.bucket("0.5-0.7", 4, then_drops).fires(0.3381, since=60, **page)
     )
     yield Scene(
-        "a collapse that is mended leaves no warning", LOW, at=(29, 75), reads=(COLLAPSED,)
+        "a collapse that is mended leaves no warning", LOW, at=(29, 75, 95), reads=(COLLAPSED,)
     ).with_pods(
         Pod("mended").drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.8))),
         Pod("low")

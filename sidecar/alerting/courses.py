@@ -4,7 +4,7 @@ As Prometheus and Alertmanager do with the rules: a condition must hold for a wh
 outlasts it, and one cause has one page.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from sidecar.analysis.pod_alert import Alert, PodAlert, Severity
 _ONE_CAUSE: Final = frozenset({Alert.COLLAPSED, Alert.LOW, Alert.SLOWER})
 _BRIDGED: Final = 360.0  # seconds for which an alert holds on if nothing tells that it is over
 _RESOLVED: Final = 900.0  # seconds for which a resolved alert is kept, as in Prometheus
+_MENDED: Final = 900.0  # seconds after a collapse's page without warnings on the rate, as in rules
 
 _Key = tuple[Alert, Severity, str, str]  # an alert's identity: its rule and its labels
 
@@ -25,7 +26,7 @@ class Course:
     """One alert over time.
 
     It fires from ``started`` until ``ended``, Unix seconds; each is None until then. The others are
-    in monotonic seconds: ``since`` it began to hold, ``told`` when a report last had it, and
+    in monotonic seconds: ``since`` it began to hold, told or not, ``told`` when it last was, and
     ``held`` when it last held; once it has ended, ``held`` is when it did. ``context`` is what the
     page said of it when it was last told.
     """
@@ -51,6 +52,7 @@ class Courses:
         """``pace`` multiplies how long alerts must hold, and how long they outlast that."""
         self._pace = pace
         self._courses: dict[_Key, Course] = {}
+        self._since: dict[_Key, float] = {}  # since when each holds, whether it is told or not
 
     def update(
         self,
@@ -66,7 +68,12 @@ class Courses:
         ``now`` is in monotonic seconds; ``wall`` is the same in Unix seconds. ``tells`` says of an
         earlier alert that does not hold whether that is known; ``context`` is what to say of one.
         """
-        current = {_key(alert): alert for alert in _one_page(alerts, self._paged())}
+        holding = tuple(alerts)
+        told = _one_page(holding, self._paged(), self._mending(now))
+        current = {_key(alert): alert for alert in told}
+        held = {*map(_key, holding), *current}
+        self._since = {key: self._since.get(key, now) for key in held}
+
         for key in self._courses.keys() - current.keys():
             course = self._courses[key]
             if course.ended is None and now - course.told < _BRIDGED and not tells(course.alert):
@@ -77,7 +84,7 @@ class Courses:
         for key, alert in current.items():
             known = self._courses.get(key)
             if known is None or known.ended is not None:
-                self._courses[key] = Course(alert, "", now, now, now)
+                self._courses[key] = Course(alert, "", self._since[key], now, now)
             course = self._courses[key]
             course.alert = alert
             course.context = context(alert)
@@ -92,6 +99,16 @@ class Courses:
             course.alert.model_name: course.alert.alert
             for course in self._courses.values()
             if _pages(course.alert) and course.started is not None and course.ended is None
+        }
+
+    def _mending(self, now: float) -> set[str]:
+        """The models whose collapse pages, or did until shortly ago."""
+        return {
+            course.alert.model_name
+            for course in self._courses.values()
+            if course.alert.alert is Alert.COLLAPSED
+            and course.started is not None
+            and (course.ended is None or now - course.held < self._pace * _MENDED)
         }
 
     def _holds(self, course: Course, now: float, wall: float) -> None:
@@ -115,24 +132,25 @@ def _pages(alert: PodAlert) -> bool:
     return alert.severity is Severity.CRITICAL and alert.alert in _ONE_CAUSE
 
 
-def _one_page(alerts: Iterable[PodAlert], paged: Mapping[str, Alert]) -> Iterator[PodAlert]:
+def _one_page(
+    alerts: Collection[PodAlert], paged: Mapping[str, Alert], mending: set[str]
+) -> Iterator[PodAlert]:
     """The alerts, of those that page for one cause one a model: the one that fires, or the first.
 
-    The one that fires stays it, whatever else becomes known.
+    The one that fires stays it, whatever else becomes known. Beside a collapse, and for the models
+    ``mending`` after it, no warning says that the rate is low: it is until certainly not.
     """
+    collapsed = {alert.model_name for alert in alerts if alert.alert is Alert.COLLAPSED}
+    silenced = {Alert.LOW: collapsed | mending, Alert.LOW_AT_TEMPERATURE: mending}
     chosen = dict(paged)
     for alert in alerts:
         page = paged.get(alert.model_name)
         is_low_kept = alert.keeps_page and page is Alert.LOW
         if is_low_kept:
             yield replace(alert, severity=Severity.CRITICAL)
+        is_silent = is_low_kept or alert.model_name in silenced.get(alert.alert, ())
         if _pages(alert):
             if chosen.setdefault(alert.model_name, alert.alert) is alert.alert:
                 yield alert
-        elif alert.severity is Severity.INFO or not (is_low_kept or _outlasts(alert, page)):
+        elif alert.severity is Severity.INFO or not is_silent:
             yield alert
-
-
-def _outlasts(alert: PodAlert, page: Alert | None) -> bool:
-    """Whether it holds for a while after the page's cause is mended: low until certainly not."""
-    return alert.alert is Alert.LOW and page is Alert.COLLAPSED

@@ -187,13 +187,42 @@ def acceptance_dropped():
         later.bucket("0.5-0.7", 4, then_drops).fires(0.3381, since=60, **page)
     )
     yield Scene(
-        "a collapse that is mended leaves no warning", LOW, at=(29, 75), reads=(COLLAPSED,)
+        "a collapse that is mended leaves no warning", LOW, at=(29, 75, 95), reads=(COLLAPSED,)
     ).with_pods(
         Pod("mended").drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.8))),
         Pod("low")
         .drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.45)))
         .fires(0.45, since=75, **page),
     )
+    # The lower its rate is, the longer it takes until it is certain not to be low any more: here 21
+    # to 28 minutes. So it is always told late that a rate was low before and is low still.
+    yield Scene(
+        "nor does one of a pod whose rate is near the threshold",
+        LOW,
+        at=(29, 44, 60, 69, 72),
+        reads=(COLLAPSED,),
+    ).with_pods(
+        *(
+            Pod(f"at-{rate}").drafting(5, plan((30, rate), (17, 0.01), (0, rate)))
+            for rate in (0.7, 0.6, 0.55)
+        )
+    )
+    yield Scene(
+        "a rate that stays low after a collapse is told a quarter of an hour after its page",
+        LOW,
+        at=(29, 78, 84),
+        reads=(COLLAPSED,),
+    ).with_pods(
+        Pod("low")
+        .drafting(5, plan((30, 0.8), (17, 0.01), (0, 0.45)), k=after(30, 3, 4))
+        .fires(0.45, since=84, **always)
+    )
+    yield Scene(
+        "no warning beside the page on a pod that is collapsed from its start",
+        LOW,
+        at=(2, 11, 12, 20),
+        reads=(COLLAPSED,),
+    ).with_pods(Pod("broken").drafting(5, 0.01))
     fault = Pod("fault").drafting(5, plan((30, 0.8), (30, 0.01), (0, 0.4)))
     yield Scene(
         "no second page for a collapse that has become a low rate",
@@ -373,7 +402,7 @@ def one_page():
         sinking()
     )
     yield Scene("a rate that collapses at once is a fault, not a drop", LOW, at=(29, 60)).with_pods(
-        Pod("fault").drafting(5, after(30, 0.8, 0.01)).fires(0.01, since=60, severity="warning")
+        Pod("fault").drafting(5, after(30, 0.8, 0.01))
     )
     slower = Pod("slower").drafting(5, after(30, 0.8, 0.01)).timed(after(30, 1.3, 0.5))
     # At minute 44 the slowdown has held for ten minutes, and the collapse not yet.
@@ -496,6 +525,21 @@ def at_temperature():
         .restarting(8)
         .fires(0.38, temperature="1+"),
     )
+
+    mended = plan((30, 0.6), (17, 0.01), (0, 0.6))
+    cold = Pod("mended").bucket("0", 3, mended).bucket("1+", 3, mended)
+    stays = plan((30, 0.6), (17, 0.01), (0, 0.4))
+    low = Pod("low").bucket("0", 3, stays).bucket("1+", 3, stays)
+    for part in ("0", "1+"):
+        cold.fires(0.011852, since=35, until=35, temperature=part)
+        low.fires(0.011852, since=35, until=35, temperature=part)
+        low.fires(0.4, since=86, temperature=part)
+    yield Scene(
+        "none while a collapse pages, nor for a quarter of an hour after it",
+        AT,
+        at=(29, 35, 60, 69, 86),
+        reads=(COLLAPSED,),
+    ).with_pods(cold, low)
 
 
 @scenes

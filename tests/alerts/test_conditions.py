@@ -293,3 +293,43 @@ def test_while_a_collapse_pages_and_once_it_is_mended_no_warning_says_that_the_r
     assert pages(courses, 1, collapsed, low) == {(Alert.COLLAPSED, CRITICAL)}
     assert pages(courses, 2, low) == set()
     assert pages(courses, 3, low) == {(Alert.LOW, WARNING)}
+
+
+def test_what_held_while_another_paged_is_told_as_soon_as_it_may_be():
+    """As the rules do, which count minutes: it need not hold for its whole time again.
+
+    The page outlasts the collapse by 20 minutes, and warnings wait for 15 more.
+    """
+    collapsed, low = about(Alert.COLLAPSED), about(Alert.LOW, WARNING, keeps_page=True)
+    at_temperature = about(Alert.LOW_AT_TEMPERATURE, WARNING, temperature="1+")
+    page, warnings = (Alert.COLLAPSED, CRITICAL), (low, at_temperature)
+    courses = Courses()
+
+    def at(minute, *alerts):
+        return pages(courses, 60 * minute, *alerts)
+
+    assert at(0, collapsed, low) == set()
+    assert at(10, collapsed, *warnings) == {page, (Alert.LOW_AT_TEMPERATURE, WARNING)}
+    assert at(11, *warnings) == {page}
+    assert at(29, *warnings) == {page}
+    assert at(30, *warnings) == set()
+    assert at(44, *warnings) == set()
+    assert at(45, *warnings) == {(one.alert, WARNING) for one in warnings}
+
+
+def test_a_page_follows_the_one_before_it_at_once():
+    collapsed, low = about(Alert.COLLAPSED), about(Alert.LOW)
+    courses = Courses()
+
+    for minute in (0, 10):
+        pages(courses, 60 * minute, collapsed)
+    for minute in range(11, 31):
+        pages(courses, 60 * minute, low)
+    assert pages(courses, 60 * 31, low) == {(Alert.LOW, CRITICAL)}
+
+
+def test_a_collapse_of_one_model_silences_no_other():
+    low = replace(about(Alert.LOW, WARNING), model_name="other")
+    courses = Courses(pace=0)
+
+    assert pages(courses, 0, about(Alert.COLLAPSED), low) >= {(Alert.LOW, WARNING)}

@@ -1,1 +1,4 @@
-"""The subcommands of a pod, and what all subcommands share; the others are in ``specdec_tools``."""
+"""What runs as long as vLLM does, and what all subcommands share.
+
+The other subcommands are in ``specdec_tools``.
+"""

@@ -1,8 +1,8 @@
 """What requests are counted by: declared once, here.
 
 The plug-in counts by ``CellKey``, which has all that it tells requests apart by. A ``Table`` sums
-its cells by one of these; the groups of the report and their names, and docs/plugin.md, follow from
-them. The plug-in has to do without imports, so it declares its own side; a test compares both.
+its cells by one of these; the groups of the report and their names follow from them. The plug-in
+has to do without imports, so it declares its own side; a test compares both.
 """
 
 from bisect import bisect_left
@@ -97,15 +97,13 @@ class RequestGroups:
 class GroupTable:
     """A table whose rows are groups of requests.
 
-    ``about`` is what docs/plugin.md says of them. ``labels`` are the groups that exist from the
-    start, and ``label`` is the group of a key. ``name`` is what the pages call a group, with ``{}``
-    for its label. ``key_of`` is a finished request's key; None if the groups are not compared with
-    one another at the same temperatures. ``key_of_cell`` is a cell's key, or None if it is unknown;
-    a table without it is told by the plug-in itself. ``undrafted`` are groups whose requests never
-    get drafts, whatever vLLM does.
+    ``labels`` are the groups that exist from the start, and ``label`` is the group of a key.
+    ``name`` is what the pages call a group, with ``{}`` for its label. ``key_of`` is a finished
+    request's key; None if the groups are not compared with one another at the same temperatures.
+    ``key_of_cell`` is a cell's key, or None if it is unknown; a table without it is told by the
+    plug-in itself. ``undrafted`` are groups whose requests never get drafts, whatever vLLM does.
     """
 
-    about: str
     name: str
     labels: tuple[str, ...] = ()
     undrafted: frozenset[str] = frozenset()
@@ -145,7 +143,6 @@ class Table(StrEnum):
     PROMPT_TOKENS = (
         "prompt_tokens",
         GroupTable(
-            about="n, for at most 2ⁿ tokens",
             name="prompts of {} tokens",
             labels=PROMPT_LABELS,
             label=prompt_label,
@@ -156,7 +153,6 @@ class Table(StrEnum):
     OUTPUT = (
         "output",
         GroupTable(
-            about="`structured` or `free`",
             name="{} output",
             labels=get_args(Output),
             key_of=lambda request: "structured" if request.structured else "free",
@@ -166,7 +162,6 @@ class Table(StrEnum):
     ENDING = (
         "ending",
         GroupTable(
-            about="`normal`, `loop`, `empty`: of finished requests only",
             name="{} endings",
             labels=ENDINGS,
             undrafted=frozenset({EMPTY}),  # the first token comes from the prompt
@@ -177,7 +172,6 @@ class Table(StrEnum):
     SAMPLING = (
         "sampling",
         GroupTable(
-            about="`greedy`, `plain`, `filtered`, `penalties`",
             name="{} sampling",
             labels=get_args(Sampling),
             key_of=lambda request: request.sampling,
@@ -187,7 +181,6 @@ class Table(StrEnum):
     ADAPTER = (
         "adapter",
         GroupTable(
-            about="LoRA name, or empty for none",
             name="adapter {}",
             key_of=lambda request: request.adapter or "",
             key_of_cell=lambda key: key.adapter or "",

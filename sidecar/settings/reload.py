@@ -15,9 +15,10 @@ from sidecar.settings.groups import Settings, keys
 class Reloader:
     """Reloads the settings and applies what can change live.
 
-    That is ``thresholds``, ``log.level`` and the web configuration. Invalid settings are refused as
-    a whole, and the old ones stay in force until a file changes again. ``outcomes`` counts both.
-    ``invalid`` has a line for each problem of the settings as they were read last.
+    That is ``thresholds``, ``engine_health``, ``log.level`` and the web configuration. Invalid
+    settings are refused as a whole, and the old ones stay in force until a file changes again.
+    ``outcomes`` counts both. ``invalid`` has a line for each problem of the settings as they were
+    read last.
     """
 
     def __init__(

@@ -261,8 +261,14 @@ def _swap_text(options: SweepOptions, arguments: argparse.Namespace) -> Iterator
     ]
     if arguments.temperatures:
         given.append(f"--temperatures {','.join(f'{one:g}' for one in arguments.temperatures)}")
-    if arguments.prompts is not None:
-        given.append(f"--prompts {shlex.quote(str(arguments.prompts))}")
+    if arguments.mix is not None:
+        weights = (f"{temperature:g}:{weight:g}" for temperature, weight in arguments.mix)
+        given.append(f"--mix {','.join(weights)}")
+    given.append(f"--duration {arguments.duration:g}s")
+    for name in ("model", "endpoint", "prompts", "api_key_env", "cacert"):
+        value = getattr(arguments, name)
+        if value is not None:
+            given.append(f"--{name.replace('_', '-')} {shlex.quote(str(value))}")
     if arguments.extra_body:
         given.append(f"--extra-body {shlex.quote(json.dumps(arguments.extra_body))}")
 

@@ -1,5 +1,7 @@
 """Two servers are on one machine only where that is known, and otherwise differ by more."""
 
+import re
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ from specdec_tools.load.comparison import compare, gate
 from specdec_tools.load.machines import TWO_MACHINES, are_one_machine
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_pair
+from tests.http.certificates import Authority
 
 HERE = ("http://127.0.0.1:8000", "http://localhost:8001")
 
@@ -89,6 +92,35 @@ def test_swap_prints_the_two_sweeps_and_measures_nothing(capsys):
     assert "sweep --url http://plain:8000 --against http://eagle:8000" in out
     assert out.count("--rounds 8 --max-tokens 128 --concurrency 1,8 --temperatures 0,1") == 2
     assert "compare against1.json tested1.json --swapped against2.json tested2.json" in out
+
+
+def test_swap_repeats_whatever_says_what_is_measured(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("KEY", "secret")
+    prompts = tmp_path / "prompts"
+    prompts.write_text('{"prompt": "x"}\n')
+    given = (
+        "--requests 40 --rounds 9 --max-tokens 64 --concurrency 2,4 --temperatures 0,1"
+        " --mix 0:60,1:40 --duration 90s --model m --endpoint completions"
+        f" --prompts {prompts} --api-key-env KEY --cacert {Authority(tmp_path).certificate}"
+        """ --extra-body '{"top_p": 0.9}'"""
+    )
+    urls = ("--url", "http://a:8000", "--against", "http://b:8000")
+    assert command("sweep", *urls, "--swap", *shlex.split(given)) == 0
+    out = capsys.readouterr().out
+    assert out.count(given) == 2
+    assert "secret" not in out
+
+    options = set(re.findall(r"--[a-z-]+", usage(capsys)))
+    assert options - set(re.findall(r"--[a-z-]+", given)) == {
+        *("--config", "--url", "--against"),
+        *("--save", "--save-against", "--json", "--swap", "--same-machine"),
+    }
+
+
+def usage(capsys):
+    with pytest.raises(SystemExit):
+        command("sweep", "--help")
+    return capsys.readouterr().out.partition("\n\n")[0]
 
 
 @pytest.mark.parametrize("option", ["--swap", "--same-machine"])

@@ -173,7 +173,7 @@ def read(tmp_path_factory):
         ("idle-beside-plain", PAYS, [("1 of 1 pods", "too little data", GREY)]),
         ("idle-beside-plain", BANDS, [("all", "too little data", GREY)]),
         ("held", PAYS, [("1 of 1 pods", "undecided", GREY)]),
-        ("held", BANDS, [("all", "undecided", GREY)]),
+        ("held", BANDS, [("all", "undecided", GREY), ("T 0", "too little data", GREY)]),
         ("medium", PAYS, [("1 of 1 pods", "medium, not measured", "#e0a82e")]),
         ("near", PAYS, [("1 of 1 pods", "undecided", GREY)]),
         ("near", BANDS, [("all", "undecided", GREY)]),

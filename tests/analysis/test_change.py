@@ -55,7 +55,7 @@ def test_a_change_is_told_once_enough_requests_have_finished_since():
     assert rows["T 0, time per token"][0].startswith("66.7 ms (")
     sentence = change_sentence(pod.model())
     assert sentence.startswith("Before: eagle, 3 tokens (last requests ")
-    assert "Z: eagle, 5 tokens." in sentence
+    assert " UTC: eagle, 5 tokens." in sentence
 
 
 def test_what_was_before_is_the_last_traffic_however_long_the_restart_took():

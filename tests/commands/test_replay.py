@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -116,7 +117,7 @@ def test_without_json_it_prints_what_report_prints(capsys):
     printed = capsys.readouterr().out
     assert f"recording {K3}" in printed
     rows = {
-        line.split()[0]: line.split()[8]
+        line.split()[0]: re.split(" {2,}", line)[8]
         for line in printed.splitlines()
         if line.startswith(("0-0.3 ", "1+ "))
     }

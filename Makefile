@@ -5,7 +5,7 @@ JOBS ?= $(shell echo $$((2 * $$(nproc))))  # tests wait for servers half of thei
 TARGETS ?= exposition packets settings
 DEBIAN := chromium curl openssl prometheus prometheus-alertmanager  # what tests run, and Debian's minimum lacks
 
-# Where nobody keeps bytecode, each of pytest's processes and each command that a test starts compiles all modules.
+# Without bytecode files, each pytest process and each command that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo run test test-slow test-all lab test-lab test-schedulers mutations check lint types format docs docs-check bench fuzz screenshots lock build publish-dry-run clean

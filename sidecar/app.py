@@ -45,7 +45,7 @@ class Tee(Protocol):
 
 @asynccontextmanager
 async def running(
-    settings: Settings, recorder: Tee | None = None, reloader: Reloader | None = None
+    settings: Settings, tee: Tee | None = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
     """Runs the sidecar until the context exits; yields the address of its own pages.
 
@@ -56,7 +56,7 @@ async def running(
         page_source(settings, settings.limits, whole=settings.reexport) as pages,
         Supervisor(StateLog(_log())) as supervisor,  # stops polling before ``pages`` close
     ):
-        sidecar = Sidecar(settings, pages, supervisor, recorder, reloader)
+        sidecar = Sidecar(settings, pages, supervisor, tee, reloader)
 
         async with sidecar.receiver:
             supervisor.start("vllm", sidecar.poller.run)
@@ -83,7 +83,7 @@ class Sidecar:
         settings: Settings,
         pages: PageSource,
         supervisor: Supervisor,
-        recorder: Tee | None,
+        tee: Tee | None,
         reloader: Reloader | None,
     ) -> None:
         self._settings = settings  # in force: a reload replaces them
@@ -93,9 +93,9 @@ class Sidecar:
         self._history = History()
         scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
         requests: PluginSink = self._state.plugin.receive
-        if recorder is not None:
-            scrapes = recorder.tee_scrapes(scrapes, pages)
-            requests = recorder.tee_requests(requests)
+        if tee is not None:
+            scrapes = tee.tee_scrapes(scrapes, pages)
+            requests = tee.tee_requests(requests)
 
         self.poller = Poller(pages, settings, scrapes)
         self.pause = PauseAsker(settings, self._state.health)

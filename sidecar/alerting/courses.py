@@ -26,9 +26,9 @@ class Course:
     """One alert over time.
 
     It fires from ``started`` until ``ended``, Unix seconds; each is None until then. The others are
-    in monotonic seconds: ``since`` it began to hold, told or not, ``told`` when it last was, and
-    ``held`` when it last held; once it has ended, ``held`` is when it did. ``context`` is what the
-    page said of it when it was last told.
+    in monotonic seconds: ``since`` when it has held, told or not, ``told`` when it was last told,
+    and ``held`` when it last held; once it has ended, ``held`` is when it did. ``context`` is what
+    the page said of it when it was last told.
     """
 
     alert: PodAlert
@@ -137,8 +137,9 @@ def _one_page(
 ) -> Iterator[PodAlert]:
     """The alerts, of those that page for one cause one a model: the one that fires, or the first.
 
-    The one that fires stays it, whatever else becomes known. Beside a collapse, and for the models
-    ``mending`` after it, no warning says that the rate is low: it is until certainly not.
+    The one that fires stays it, whatever else becomes known. While a model collapses, and while it
+    is ``mending``, no warning says that its rate is low: it counts as low until it is certain not
+    to be.
     """
     collapsed = {alert.model_name for alert in alerts if alert.alert is Alert.COLLAPSED}
     silenced = {Alert.LOW: collapsed | mending, Alert.LOW_AT_TEMPERATURE: mending}

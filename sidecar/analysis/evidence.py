@@ -13,7 +13,7 @@ from sidecar.requests.messages import Speculation
 
 # standard errors, about 95 %: a difference that is claimed is larger, and ± shows as many
 CONFIDENCE: Final = 2.0
-# a difference of acceptance rates from which on a user would act on it
+# the smallest difference between two acceptance rates that a user would act on
 _FLATTERS: Final = 0.05
 # draft tokens that a model drafts token by token; in the field it is 3 to 7
 _MOST_BY_TOKEN: Final = 8
@@ -119,7 +119,7 @@ class Loops:
 
     @property
     def flatter(self) -> bool:
-        """Whether the rate without them is so much lower that who knew it would act otherwise."""
+        """Whether the rate is so much lower without them that a user would decide otherwise."""
         return self.without is None or self.whole - self.without >= _FLATTERS
 
 

@@ -21,7 +21,7 @@ from sidecar.requests.messages import Speculation
 from sidecar.requests.tables import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 
-_LOOPS_MATTER: Final = 0.05  # share of the draft tokens from which on loops flatter the rate
+_LOOPS_MATTER: Final = 0.05  # share of the draft tokens; loops that hold less are not told
 
 
 def gather(
@@ -35,12 +35,12 @@ def gather(
     speculating = [engine for engine in known if engine.speculates]
     speculation = _speculation(speculating)
     no_split = lives.no_split(model.name)
+    present = sum(engine.is_present for engine in known)
+    is_told = no_split is None and present > 0
+
     loads = model.speed.loads.report(model.speed.curve)
     speed = _speed(model, speculating, speculation, is_split=no_split is None)
-    present = sum(engine.is_present for engine in known)
-    is_split = no_split is None and present > 0
-    temperatures = _temperatures(model, speculation) if is_split else {}
-
+    temperatures = _temperatures(model, speculation) if is_told else {}
     values = ModelValues(
         name=model.name,
         at=at,
@@ -51,6 +51,7 @@ def gather(
             model,
             speculating,
             temperatures,
+            speculation=speculation,
             speed=speed,
             loads=loads,
             least=thresholds.min_requests,
@@ -58,7 +59,7 @@ def gather(
         temperatures=temperatures,
         speed=speed,
     )
-    if not is_split:
+    if not is_told:
         return values
 
     return replace(
@@ -182,6 +183,7 @@ def _whole(
     speculating: Sequence[EngineValues],
     temperatures: Mapping[str, Evidence],
     *,
+    speculation: Speculation | None,
     speed: EngineSpeed | None,
     loads: Sequence[LoadReport],
     least: int,
@@ -198,7 +200,7 @@ def _whole(
         speedup=speed.in_force if speed is not None else None,
         costs=speed.costs if speed is not None else None,
         costs_by_load=costs_by_load(loads),
-        speculation=_speculation(speculating),
+        speculation=speculation,
         is_data_parallel=any(map(_is_data_parallel, speculating)),
         runs_v2=_runs_v2(speculating),
         emitted_share=_emitted_share(speed, window),

@@ -1022,8 +1022,6 @@ class Report:
 
         If the engine is idle all packets are sent, since the next step may be far off.
         """
-        if not self.is_under_way and not self.is_due(is_idle=is_idle):
-            return
         may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
         while self.is_under_way or self.is_due(is_idle=is_idle):
             # Finished requests may take longer than a period; the next cut does not wait for them.

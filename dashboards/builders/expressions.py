@@ -4,7 +4,6 @@ from typing import Final
 
 from dashboards.builders.inhibitions import FIRES, inhibitions
 from dashboards.builders.query import (
-    MODEL,
     POD,
     alerts,
     banded,
@@ -32,7 +31,6 @@ _BASES: Final = {
 _SPEEDUPS: Final = {"verdict": "speedup_ratio", "model_verdict": "engine_speedup_ratio"}
 
 # Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
-ACCEPTANCE_BY_NAMESPACE = ratio(MODEL, "engine_accepted_tokens_total", "engine_draft_tokens_total")
 ACCEPTANCE_BY_POD = ratio(POD, "engine_accepted_tokens_total", "engine_draft_tokens_total")
 DRAFTS_BY_POD = total(POD, "engine_drafts_total")
 

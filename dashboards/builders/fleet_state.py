@@ -9,6 +9,7 @@ it is unknown.
 from typing import Final
 
 from dashboards.builders.expressions import (
+    ACCEPTANCE_BY_POD,
     JUDGED_BY_ACCEPTANCE,
     has_verdict,
     measured_loss,
@@ -134,16 +135,27 @@ BREAK_EVEN: Final = f"({MEASURED} or on ({POD}) {RULED})"
 SPEEDUP: Final = f"avg by ({POD}) ({lately(series('engine_speedup_ratio'))})"
 
 
-def of_worst(by: str, speedup: str, metric: str) -> str:
-    """The lowest speedup of those that have the worst verdict of their group ``by``.
+# From the best verdict on, as measured or not; one that is not known yet is no reason to be shown.
+_RANKED: Final = ("net_positive", "break_even", "net_negative")
+_STANDING: Final = f"({SPEEDUP} or on ({POD}) {ACCEPTANCE_BY_POD} / on ({POD}) {BREAK_EVEN})"
+_BADNESS: Final = " + ".join(
+    f"{10 * rank} * max by ({POD}) ({has_verdict('model_verdict', name)})"
+    for rank, name in enumerate(_RANKED, start=1)
+)
+# Of each model the pod that its row tells of: of those with its worst verdict, that with the lowest
+# speedup or, where none is known, the lowest acceptance beside its break-even.
+WORST_POD: Final = f"topk by ({MODEL}) (1, {_BADNESS} - on ({POD}) clamp_max({_STANDING}, 9))"
 
-    A verdict stands beside the number that it is about. ``metric`` is ``verdict`` or
-    ``model_verdict``; those without a verdict count where no other has one.
+
+def of_worst(by: str, value: str, verdict: str, labels: str) -> str:
+    """In each group ``by`` the lowest value of those with the group's worst ``verdict``.
+
+    A verdict then stands beside a number that it is about. ``verdict`` is a metric and ``labels``
+    are what it has in common with the value. Those without a verdict count where no other has one.
     """
-    labels = f"{POD}, temperature" if metric == "verdict" else POD
     each = [
-        least(by, f"{speedup} and on ({labels}) {has_verdict(metric, name)} == 1")
-        for name in ("net_negative", "break_even", "net_positive", "insufficient_data")
+        least(by, f"{value} and on ({labels}) {has_verdict(verdict, name)} == 1")
+        for name in (*reversed(_RANKED), "insufficient_data")
     ]
     return " or ".join(each)
 

@@ -8,7 +8,6 @@ from typing import Final
 from grafana_foundation_sdk.builders import table
 
 from dashboards.builders.expressions import (
-    ACCEPTANCE_BY_NAMESPACE,
     ACCEPTANCE_BY_POD,
     has_verdict,
     verdict_rank,
@@ -23,11 +22,12 @@ from dashboards.builders.fleet_state import (
     STATE,
     STATES,
     UP,
+    WORST_POD,
     model_state,
     of_worst,
 )
 from dashboards.builders.panels import COUNT, SECONDS, SHARE, TIMES
-from dashboards.builders.query import MODEL, POD, lately, least, ratio, series, total, who, worst
+from dashboards.builders.query import MODEL, POD, lately, least, series, total, who, worst
 from dashboards.builders.tables import Label, Value, operator_link, rows
 from dashboards.builders.verdicts import VERDICTS, Rank
 
@@ -54,6 +54,16 @@ def _up(expression: str) -> str:
     return f"{expression} and on ({POD}) {UP}"
 
 
+def _at_worst(metric: str) -> str:
+    """A value of each temperature, of the pods with the worst verdict at it."""
+    return of_worst(_BUCKET, lately(series(metric)), "verdict", f"{POD}, temperature")
+
+
+def _of_worst(value: str) -> str:
+    """A value of each model, of its worst pod."""
+    return f"sum by ({MODEL}) ({value} and on ({POD}) {WORST_POD})"
+
+
 def worst_temperatures() -> table.Panel:
     """One row per temperature of each model."""
     judged = lately(series("verdict", 'verdict!="insufficient_data"'))
@@ -63,10 +73,9 @@ def worst_temperatures() -> table.Panel:
         "Temperatures, worst first",
         (
             (
-                "Every temperature of each model: its verdict on the worst pod, the lowest speedup"
-                " of the pods with that verdict, on how many pods it loses, by time or by the rule"
-                " of thumb, its acceptance over all pods, and its share of the model's draft"
-                " tokens."
+                "Every temperature of each model: its verdict on the worst pod, the lowest"
+                " acceptance and speedup of the pods with that verdict, on how many pods it loses,"
+                " by time or by the rule of thumb, and its share of the model's draft tokens."
             ),
             (
                 "Click a temperature for its dashboard. If it loses on many pods, sample its"
@@ -86,18 +95,8 @@ def worst_temperatures() -> table.Panel:
                 width=_NARROW,
             ),
             Value(f"sum by ({_BUCKET}) ({judged})", "Pods judged", width=_NARROW),
-            Value(
-                ratio(_BUCKET, "accepted_tokens_total", "draft_tokens_total"),
-                "Acceptance",
-                SHARE,
-                width=_NARROW,
-            ),
-            Value(
-                of_worst(_BUCKET, lately(series("speedup_ratio")), "verdict"),
-                "Speedup",
-                TIMES,
-                width=_NARROW,
-            ),
+            Value(_at_worst("acceptance_ratio"), "Acceptance", SHARE, width=_NARROW),
+            Value(_at_worst("speedup_ratio"), "Speedup", TIMES, width=_NARROW),
             Value(
                 f"{total(_BUCKET, 'draft_tokens_total')} / on ({MODEL}) group_left ()"
                 f" ({whole_model} > 0)",
@@ -121,10 +120,10 @@ def models() -> table.Panel:
         (
             (
                 "Worst: 'does not pay' if at least half of the model's pods lose, else the verdict"
-                " on its worst pod. Speedup: the lowest of the pods with that verdict. Pods: also"
-                " those that are missing; down: of these, without answer or gone; losing: as"
-                " measured. Acceptance and break-even (the rate that pays for drafting) are of all"
-                " its pods, P99 per token and KV peak of the worst."
+                " on its worst pod. Pods: also those that are missing; down: of these, without"
+                " answer or gone; losing: as measured. Speedup, acceptance and break-even (the rate"
+                " that pays for drafting) are those of one pod: of the pods with the worst verdict"
+                " the slowest. P99 per token and KV peak are the highest."
             ),
             (
                 "Click a model for its dashboard. 'loses in part': fewer than half of its pods"
@@ -144,9 +143,9 @@ def models() -> table.Panel:
             Value(f"count by ({MODEL}) ({PODS})", "Pods", width=70),
             Value(f"count by ({MODEL}) ({PODS}) - {up}", "Down", width=70),
             Value(f"sum by ({MODEL}) ({LOSING})", "Losing", width=80),
-            Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE, width=_NARROW),
-            Value(f"avg by ({MODEL}) ({BREAK_EVEN})", "Break-even", SHARE, width=_NARROW),
-            Value(of_worst(MODEL, SPEEDUP, "model_verdict"), "Speedup", TIMES, width=_NARROW),
+            Value(_of_worst(SPEEDUP), "Speedup", TIMES, width=_NARROW),
+            Value(_of_worst(ACCEPTANCE_BY_POD), "Acceptance", SHARE, width=_NARROW),
+            Value(_of_worst(BREAK_EVEN), "Break-even", SHARE, width=_NARROW),
             Value(worst(MODEL, _P99), "Highest P99", SECONDS, width=115),
             Value(worst(MODEL, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE, width=90),
         ],

@@ -121,9 +121,9 @@ def _pays() -> stat.Panel:
     return figure(
         "Does speculation pay?",
         "The worst verdict of the selected pods that speculate, and how many have it. Loses in"
-        " part: at some temperature. High, medium and low, not measured: the acceptance rate by the"
-        " rule of thumb, at some temperature at least; there is no baseline. Unknown: nothing is"
-        " known now of a pod that had a verdict within the last hour and should be there.",
+        " part: at some temperature. High, medium and low acceptance: by the rule of thumb, at some"
+        " temperature at least; there is no baseline. Unknown: nothing is known now of a pod that"
+        " had a verdict within the last hour and should be there.",
         "Not measured: run specdec-sidecar baseline --load before you turn it off. Does not pay:"
         " read the findings and the alerts below. If it pays at no temperature, start vLLM"
         " without --speculative-config. If it loses in part, sample the drafts or lower"

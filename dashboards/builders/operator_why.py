@@ -38,5 +38,5 @@ def why() -> table.Panel:
         order=("Finding", "What to change", "Worst pod", "Pods with it"),
         sort="Worst pod",
         then="Pods with it",
-        empty="nothing found on a pod that answers",
+        empty="no finding on the pods that answer",
     )

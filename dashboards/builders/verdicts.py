@@ -9,6 +9,7 @@ from sidecar.wording.verdicts import TOO_LITTLE, UNDECIDED, UNMEASURED, words_of
 GREY: Final = "#6e7079"
 PURPLE: Final = "#a352cc"
 AMBER: Final = "#e0a82e"
+PINK: Final = "#ff7383"  # a part loses, as measured: next to red
 TEAL: Final = "#56b6c2"  # high by the rule of thumb: green is only what was measured
 
 
@@ -51,6 +52,6 @@ VERDICTS: Final[dict[int, tuple[str, str]]] = {
     Rank.MEDIUM: (_guess(Verdict.BREAK_EVEN), AMBER),
     Rank.LOW: (_guess(Verdict.NET_NEGATIVE), "orange"),
     Rank.MISSING: ("unknown: pod missing", PURPLE),
-    Rank.IN_PART: ("loses in part", "orange"),
+    Rank.IN_PART: ("loses in part", PINK),
     Rank.LOSES: (_measured(Verdict.NET_NEGATIVE), "red"),
 }

@@ -42,7 +42,8 @@ def _table(checklist: Checklist, text: ChecklistText) -> str:
         _row(cells, _TONES[line.stance])
         for line, cells in zip(checklist.lines, text.rows, strict=True)
     ]
-    return f'<table class="checklist">{header}{"".join(rows)}</table>'
+    table = f'<table class="checklist">{header}{"".join(rows)}</table>'
+    return f'<div class="wide" tabindex="0" role="region" aria-label="conditions">{table}</div>'
 
 
 def _row(cells: Sequence[str], tone: str) -> str:

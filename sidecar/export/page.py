@@ -25,13 +25,16 @@ SECURITY_POLICY = (
 STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
 
 
-def plugin_line(plugin: PluginReport, said: str) -> str:
-    """The state of the plug-in, unless ``said`` already contains it, and the connected versions."""
+def plugin_line(plugin: PluginReport, said: str, *, is_up: bool) -> str:
+    """The state of the plug-in, unless ``said`` already contains it, and the connected versions.
+
+    ``is_up``: whether vLLM answers.
+    """
     versions = ", ".join(
         dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines)
     )
     small = f" <small>{escape(versions)}</small>" if versions else ""
-    sentence = plugin_sentence(plugin)
+    sentence = plugin_sentence(plugin, is_up=is_up)
     state = "" if sentence in said else marked(sentence)
     return f'<p class="plugin {plugin.state}">{state}{small}</p>'
 
@@ -90,14 +93,14 @@ def content(shown: ReportView) -> str:
     """The part of the page that changes: the answer, each model, then what is missing."""
     report = shown.report
     said = answer(report)
-    observed = plugin_line(report.plugin, said.why)
+    observed = plugin_line(report.plugin, said.why, is_up=report.scrape.up)
     has_rows = report.scrape.up and any(model.temperatures for model in report.models)
     why = said.reason if has_rows else said.why
     is_usual = report.scrape.up and report.plugin.state is PluginState.OBSERVING
     parts = [
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',
         _clock(report, said.since),
-        f'<p class="why">{marked(why)}</p>' if why else "",
+        f'<p class="why{" fix" if said.is_fault else ""}">{marked(why)}</p>' if why else "",
         "" if is_usual else observed,
         settings_line(report.own.invalid_settings),
     ]

@@ -47,6 +47,8 @@ from sidecar.wording.verdicts import is_guess, verdict_words
 
 FIDELITY = "docs/fidelity.md"  # its path on this server
 _WIDTH = 300
+# The space in temperatures such as T 0, and in numbers with the unit of a time.
+_UNBROKEN = re.compile(r"(?<=\bT) (?=\d)|(?<=\d) (?=(?:ms|µs|s|min|h)\b)")
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 
@@ -176,7 +178,7 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
-        f'{_remedy(told)}<div class="buckets">'
+        f'{_remedy(told)}<div class="buckets">{_heads(model, thresholds)}'
         f"{_whole(model, thresholds, history, said)}{split}</div>"
         f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
@@ -230,10 +232,11 @@ def _remedy(told: Sequence[Explanation]) -> str:
         return ""
 
     paste = to_paste(found.option) if found.option else ""
-    seen_first, *_ = found.what.split(". ")  # the rest is in the fold
+    restart = " Then restart vLLM." if found.option else ""
+    first, *_ = found.what.split(". ")  # the rest is in the fold
     return (
         f'<section class="fix" aria-label="what to change"><p><strong>{marked(found.remedy)}'
-        f"</strong></p>{paste}<p class=facts>{marked(seen_first.rstrip('.'))}.</p></section>"
+        f"{restart}</strong></p>{paste}<p class=facts>{marked(first.rstrip('.'))}.</p></section>"
     )
 
 
@@ -341,6 +344,27 @@ def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: st
         f'<div class="spread">{bucket.spread}</div>'
         f'<div class="facts number">{bucket.figures}</div>{bucket.notes}</div>'
     )
+
+
+def _heads(model: ModelReport, thresholds: Thresholds) -> str:
+    """What is drawn in the columns of the rows; a narrow screen has no room for it."""
+    shown = [one for one in model.temperatures if one.window.draft_tokens]
+    judged = [model.judgement, *(one.judgement for one in shown)]
+    marks = ""
+    if any(one.basis is Basis.ACCEPTANCE for one in judged):
+        low = percent(thresholds.acceptance_net_negative)
+        marks = f"rule of thumb: {low}, {percent(thresholds.acceptance_break_even)}"
+
+    is_timed = any(one.speedup is not None or one.held is not None for one in shown)
+    if model.speed is not None and model.speed.in_force is not None:
+        is_timed = True
+    spread = "requests by acceptance rate"
+    if is_timed:
+        spread = "".join(f"<span>{end}</span>" for end in ("0.5", "1", "2"))
+
+    heads = ("", "last hour", marks, spread)
+    cells = "".join(f"<div>{head}</div>" for head in heads)
+    return f'<div class="heads{" timed" if is_timed else ""}" aria-hidden="true">{cells}</div>'
 
 
 def _whole(model: ModelReport, thresholds: Thresholds, history: History, said: str) -> str:
@@ -563,7 +587,12 @@ def _head(scope: str, text: str) -> str:
 def marked(note: str) -> str:
     """Marks text in backticks as code, and ranges such as 0.7-1.
 
-    No line breaks at the hyphens of marked ranges.
+    No line breaks within a range, a temperature or a number and its unit.
     """
-    coded = re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+    *parts, last = re.split("`([^`]+)`", escape(note))
+    said = "".join(
+        f"{_UNBROKEN.sub('&nbsp;', text)}<code>{code}</code>"
+        for text, code in zip(parts[::2], parts[1::2], strict=True)
+    )
+    coded = f"{said}{_UNBROKEN.sub('&nbsp;', last)}"
     return re.sub(r"\d[\w.]*-\d[\w.]*", r"<span class=number>\g<0></span>", coded)

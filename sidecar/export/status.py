@@ -56,7 +56,10 @@ def status(shown: ReportView) -> dict[str, Any]:
         "thresholds": shown.settings.thresholds.model_dump(),
         "answer": as_json(answer(report)),
         **as_json(replace(report, models=())),
-        "plugin": {**as_json(report.plugin), "text": plugin_sentence(report.plugin)},
+        "plugin": {
+            **as_json(report.plugin),
+            "text": plugin_sentence(report.plugin, is_up=report.scrape.up),
+        },
         "models": [_model(model, report) for model in report.models],
     }
 

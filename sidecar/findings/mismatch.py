@@ -47,6 +47,7 @@ _SLEPT: Final = (
     " level 1."
 )
 _RESTART: Final = "Restart vLLM; if the rate stays, check that the draft was made for this target."
+_IF_WRONG: Final = "If it is wrong, take the pod out of traffic."
 _NOTHING_REPEATS: Final = (
     "Nothing in such text helps to guess what follows: draft with a model, or remove"
     " --speculative-config."
@@ -57,7 +58,7 @@ def collapse_sentence(model: ModelReport) -> str:
     """What to do first where almost no draft token is accepted."""
     has_model = drafts_with_a_model(speculation_of(model).method)
     remedy = _RESTART if has_model else _NOTHING_REPEATS
-    return " ".join(filter(None, [READ_A_REPLY, cached_prefix_sentence(model), remedy]))
+    return " ".join(filter(None, [READ_A_REPLY, _IF_WRONG, cached_prefix_sentence(model), remedy]))
 
 
 def _mismatch(finding: Mismatch, model: ModelReport) -> Explanation:

@@ -61,6 +61,7 @@ _UNCERTAIN: Final = (
     "Not measured; by the rule of thumb, it is not certain whether speculation pays."
 )
 _BY_TIME: Final = "Measured against decoding without speculation at the same load"
+_EVEN: Final = "Without speculation, requests would take as long."
 _MEASURE: Final = "Measure what it saves or costs, with `specdec-sidecar baseline`."
 _MEASURE_FIRST: Final = (
     "Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
@@ -98,7 +99,8 @@ class Answer:
 
     ``listed`` has the rates and speedups by temperature, which a page with a row for each leaves
     out. ``about`` are the verdicts that the text states, and ``since`` says since when they hold.
-    ``model_name`` is the model that it is about; None if it is about vLLM as such.
+    ``model_name`` is the model that it is about; None if it is about vLLM as such. ``is_fault``:
+    something is broken, and the reason says what to do.
     """
 
     text: str
@@ -108,6 +110,7 @@ class Answer:
     since: str = ""
     about: tuple[Judgement, ...] = ()
     model_name: str | None = None
+    is_fault: bool = False
 
     @property
     def why(self) -> str:
@@ -119,6 +122,7 @@ _SYNTHETIC: Final = Answer(
     "vLLM accepts draft tokens at a set rate, whatever the model says: replies are not its own.",
     "bad",
     "Its rejection_sample_method is synthetic, which is for benchmarks: remove it.",
+    is_fault=True,
 )
 _NOTHING_COUNTED: Final = Answer(
     "vLLM has counted nothing yet.",
@@ -165,7 +169,8 @@ def _answer(report: Report) -> Answer:
 
     if report.health.stalled:
         since = f"Since {_ago(min(one.since for one in report.health.stalled), report.at)}."
-        return Answer("vLLM's engine hangs.", "bad", stalled_sentence(report.health), since=since)
+        why = stalled_sentence(report.health)
+        return Answer("vLLM's engine hangs.", "bad", why, since=since, is_fault=True)
 
     told = [model for model in report.models if _drafts(model) or _has_bad_replies(model)]
     checklists = {
@@ -224,7 +229,7 @@ def _unread(report: Report) -> Answer:
         why = f"{said[:1].upper()}{said[1:]}"
     if isinstance(error, Unreachable) and last is None:
         why = f"{why} {headless_sentence(report.plugin)}".strip()
-    return Answer(text, "bad", why, since=since)
+    return Answer(text, "bad", why, since=since, is_fault=True)
 
 
 def _plain(report: Report, checklists: Mapping[str, Checklist]) -> Answer:
@@ -316,7 +321,8 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
 
     if model.judgement.has_collapsed:
         text = "Almost no draft tokens are accepted, and replies may be wrong."
-        return Answer(text, "bad", collapse_sentence(model), about=(model.judgement,))
+        why = collapse_sentence(model)
+        return Answer(text, "bad", why, about=(model.judgement,), is_fault=True)
 
     replies = _of_replies(model)
     if replies is None:
@@ -336,7 +342,7 @@ def _of_replies(model: ModelReport) -> Answer | None:
     It is about no verdict: since when one on the speed holds says nothing of the replies.
     """
     if model.endings is not None and model.endings.is_worse:
-        return Answer(worse_sentence(model.endings), "bad", READ_A_REPLY)
+        return Answer(worse_sentence(model.endings), "bad", READ_A_REPLY, is_fault=True)
     if facts := unmeasured(model.findings):
         return Answer(unmeasured_sentence(facts), "even", READ_A_REPLY)
     return None
@@ -547,7 +553,9 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
 
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
     worst = lost or even or saved or leaning
-    more = "" if lost or saved or even else " More traffic decides."
+    more = ""
+    if not (lost or saved):
+        more = f" {_EVEN if even else 'More traffic decides.'}"
     reason = f"{_BY_TIME}{_at_load(model)}.{more}"
     return Answer(text, tone, reason, listed, about=_judgements(worst))
 

@@ -23,7 +23,7 @@ from sidecar.wording.finer import finer_hints
 from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import unsized_hint, why_withheld
 from sidecar.wording.tables import group_name
-from sidecar.wording.verdicts import verdict_words
+from sidecar.wording.verdicts import is_guess, verdict_words
 
 _SOON: Final = 120.0  # seconds; what is nearer is not told more exactly
 # What there is too little of, and the setting that asks for more.
@@ -329,6 +329,8 @@ def _remedy(judgement: Judgement, whole: Judgement | None) -> str:
     is_one_token = judged is not None and len(judged.position_rates) == 1
     can_draft_fewer = not varies and not is_one_token
 
+    if is_guess(whole or judgement):  # only a measured loss turns it off
+        return _FEWER if can_draft_fewer else ""
     if whole is None:
         return _FEWER_OR_OFF if can_draft_fewer else _OFF
     if not can_draft_fewer:

@@ -119,14 +119,23 @@ _HEADLESS: Final = (
     " --headless`), vLLM serves no metrics here, and there is nothing to compare the plug-in's"
     " numbers with: a sidecar is of use only beside vLLM's API server."
 )
-_OTHER_FORMAT: Final = (
-    "The plug-in uses message format {}, but this sidecar reads format {}. Rewrite the plug-in"
-    " with this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
+_FORMATS: Final = "The plug-in uses message format {}, but this sidecar reads format {}."
+_OLDER_FORMAT: Final = (
+    f"{_FORMATS} Rewrite the plug-in with this sidecar (`specdec-sidecar plugin DIR`) and restart"
+    " vLLM."
 )
+_NEWER_FORMAT: Final = (
+    f"{_FORMATS} Update the sidecar, or rewrite the plug-in with this one (`specdec-sidecar plugin"
+    " DIR`) and restart vLLM."
+)
+_STILL_CONNECTED: Final = "The plug-in is still connected, so the engine's process exists."
 
 
-def plugin_sentence(report: PluginReport) -> str:
-    """What the state of the plug-in means."""
+def plugin_sentence(report: PluginReport, *, is_up: bool = True) -> str:
+    """What the state of the plug-in means; ``is_up``: whether vLLM answers."""
+    if not is_up and report.state in (PluginState.OBSERVING, PluginState.IDLE):
+        return _STILL_CONNECTED
+
     match report.state:
         case PluginState.OTHER_FORMAT:
             sentence = _other_format(report)
@@ -169,7 +178,9 @@ def _elsewhere(report: PluginReport) -> str:
 
 
 def _other_format(report: PluginReport) -> str:
-    return _OTHER_FORMAT.format(report.unreadable_format, VERSION)
+    theirs = report.unreadable_format
+    sentence = _NEWER_FORMAT if theirs is not None and theirs > VERSION else _OLDER_FORMAT
+    return sentence.format(theirs, VERSION)
 
 
 def _not_connected(report: PluginReport) -> str:

@@ -42,7 +42,7 @@ def tiles(model: ModelReport) -> Iterator[Tile]:
         yield Tile("First token, P99", most, beside, Quantity.FIRST_TOKEN)
 
     if worst.waiting is not None:
-        running = f"{worst.running:,.0f} running"
+        running = f"{worst.running:,.0f} running now"
         yield Tile("Waiting", f"{worst.waiting:,.0f}", running, Quantity.WAITING)
 
 

@@ -16,9 +16,9 @@ _MEASURED: Final = {
     Verdict.INSUFFICIENT_DATA: TOO_LITTLE,
 }
 _BY_RULE: Final = {
-    Verdict.NET_POSITIVE: "high, not measured",
-    Verdict.BREAK_EVEN: "medium, not measured",
-    Verdict.NET_NEGATIVE: "low, not measured",
+    Verdict.NET_POSITIVE: "high acceptance, not measured",
+    Verdict.BREAK_EVEN: "medium acceptance, not measured",
+    Verdict.NET_NEGATIVE: "low acceptance, not measured",
     Verdict.INSUFFICIENT_DATA: TOO_LITTLE,
 }
 

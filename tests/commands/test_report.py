@@ -110,7 +110,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     ]
     assert rows["1+"] == [
         "1+",
-        *("low,", "not", "measured"),
+        *("low", "acceptance,", "not", "measured"),
         "-",
         "0.300",
         "0.400",
@@ -211,7 +211,7 @@ async def test_it_answers_in_the_order_of_the_status_page(reported):
         "accepted",
     ]
     assert lines[hot].split("  ")[-2:] == ["██████░░░░│░░░░░░░░░░", "30% accepted"]
-    assert "low, not measured" in lines[hot]
+    assert "low acceptance, not measured" in lines[hot]
     assert "TTFT P50" not in text
     assert "\033" not in text
     full = await reported(report(timed_model(by_time, low, findings=(STRUCTURED,))), "--all")
@@ -293,7 +293,10 @@ async def test_a_note_is_left_out_only_of_the_model_that_the_answer_is_about(rep
 @pytest.mark.parametrize(
     ("judged", "says"),
     [
-        (judgement(Verdict.NET_POSITIVE, 0.7), "high, not measured (acceptance over 300 s)"),
+        (
+            judgement(Verdict.NET_POSITIVE, 0.7),
+            "high acceptance, not measured (acceptance over 300 s)",
+        ),
         (
             judgement(Verdict.INSUFFICIENT_DATA, 0.7, judged=window(0.7), speculation=DFLASH),
             "not measured (over 300 s)",
@@ -314,7 +317,7 @@ async def test_a_model_whose_engines_all_hang_has_no_verdict(reported):
     for arguments in ((), ("--format", "markdown")):
         said = await reported(replace(tree, health=health), *arguments)
         assert "vLLM's engine hangs." in said
-        assert "Waiting: 1 (4 running)" in said
+        assert "Waiting: 1 (4 running now)" in said
         assert "pays" not in said.partition("\n")[2]
         assert "pays" in (await reported(tree, *arguments)).partition("\n")[2]
 

@@ -143,13 +143,16 @@ def test_a_figure_says_x_of_y_and_is_green_only_if_all_is_known(read, fleet, tit
         ("all-down", [("bad", "sidecar down"), ("good", "vLLM down")]),
         ("evicted", [("bad", "gone"), ("good", "gone")]),
         ("to-zero", [("good", "pays")]),
-        ("ruled", [("ruled", "medium, not measured")]),
-        ("ruled-low", [("low", "low, not measured"), ("part", "low, not measured")]),
+        ("ruled", [("ruled", "medium acceptance, not measured")]),
+        (
+            "ruled-low",
+            [("low", "low acceptance, not measured"), ("part", "low acceptance, not measured")],
+        ),
         ("held", [("held", "undecided")]),
         (
             "mixed",
             [
-                ("bad", "low, not measured"),
+                ("bad", "low acceptance, not measured"),
                 ("good", "pays"),
                 ("new", "too little data"),
                 ("plain", "does not speculate"),
@@ -182,13 +185,13 @@ def test_a_pod_whose_vllm_was_never_up_has_a_row_without_a_model(read):
         ("losing", "does not pay"),
         ("just-killed", "does not pay"),
         ("killed", "unknown: pod missing"),
-        ("mixed", "low, not measured"),
+        ("mixed", "low acceptance, not measured"),
         ("scaled-down", "pays"),
         ("all-down", "all pods down"),
         ("evicted", "unknown: pod missing"),
         ("to-zero", "pays"),
-        ("ruled", "medium, not measured"),
-        ("ruled-low", "low, not measured"),
+        ("ruled", "medium acceptance, not measured"),
+        ("ruled-low", "low acceptance, not measured"),
         ("held", "undecided"),
         ("one-of-seven", "loses in part"),
     ],
@@ -213,6 +216,16 @@ def test_a_models_speedup_is_of_the_pods_that_have_its_verdict(read, fleet, verd
     assert row["Worst"] == verdict
     assert min(pod["Speedup"] for pod in read(fleet, ROWS)) < 0.96
     assert row["Speedup"] == pytest.approx(speedup, abs=0.01)
+
+
+@pytest.mark.parametrize("fleet", ["losing", "one-of-seven"])
+def test_a_models_acceptance_is_of_the_pod_that_loses(read, fleet):
+    """Averages over all pods would stand beside "does not pay" and say the contrary."""
+    [row] = read(fleet, "Models, worst first")
+    [pod] = [pod for pod in read(fleet, ROWS) if pod["State"] == "does not pay"]
+    assert row["Acceptance"] < row["Break-even"]
+    for name in ("Acceptance", "Break-even", "Speedup"):
+        assert row[name] == pytest.approx(pod[name])
 
 
 def test_a_pod_that_is_down_has_no_acceptance_rate_and_no_speedup(read):
@@ -241,7 +254,7 @@ def test_the_worst_temperature_is_first_with_the_pods_that_lose(read):
     first, *_ = read("losing", "Temperatures, worst first")
     assert (first["temperature"], first["Verdict"], first["Pods low"]) == (
         "1+",
-        "low, not measured",
+        "low acceptance, not measured",
         1,
     )
     assert first["Acceptance"] == pytest.approx(0.2)

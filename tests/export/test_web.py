@@ -79,7 +79,7 @@ async def test_metrics_status_and_page_say_the_same(site):
     assert status["models"][0]["temperatures"][0]["judgement"]["verdict"] == "net_negative"
     _, headers, page = await site.get("/")
     text = re.sub("<[^>]+>", "", page)
-    assert "low, not measured" in text
+    assert "low acceptance, not measured" in text
     assert status["answer"]["text"] in text
     assert "script-src 'self'" in headers["Content-Security-Policy"]
     content = (await site.get("/content"))[2]

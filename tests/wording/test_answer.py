@@ -88,7 +88,7 @@ def test_the_answer_says_since_when_the_worst_of_it_holds(dated, since):
 def test_by_the_rule_of_thumb_the_former_words_are_those_of_the_rule():
     judged = replace(judgement(BAD, 0.3), since=NOW - 60, was=GOOD)
     assert answer(report(model(judgement=judged))).since == (
-        "Since 22:12 UTC (60 s); before: high, not measured."
+        "Since 22:12 UTC (60 s); before: high acceptance, not measured."
     )
 
 

@@ -412,6 +412,6 @@ def test_a_target_whose_weights_are_updated_in_place_is_not_helped_by_a_restart(
 def test_the_answer_of_a_collapse_is_what_to_do_first_and_the_exceptions_are_in_the_finding():
     first = collapse_sentence(model(temperature("0"), engines=(engine(speculation=GREEDY),)))
     assert first == (
-        "Send one prompt to this pod and read the reply. Restart vLLM; if the rate stays, check"
-        " that the draft was made for this target."
+        "Send one prompt to this pod and read the reply. If it is wrong, take the pod out of"
+        " traffic. Restart vLLM; if the rate stays, check that the draft was made for this target."
     )

@@ -140,7 +140,7 @@ def test_a_temperature_that_loses_is_to_draft_less_and_speculation_is_for_the_mo
     lost, remedy
 ):
     """Other pods for it alone seldom pay (docs/measurements/routing.md)."""
-    assert judgement_note(lost, judgement(NEGATIVE, 0.45)) == remedy
+    assert judgement_note(lost, judgement(NEGATIVE, 0.45, by_speedup=True)) == remedy
 
 
 def test_a_temperature_that_loses_in_a_model_that_gains_is_told_what_fewer_tokens_cost():
@@ -155,18 +155,23 @@ def test_a_temperature_that_loses_in_a_model_that_gains_is_told_what_fewer_token
 @pytest.mark.parametrize(
     ("lost", "remedy"),
     [
-        (judgement(NEGATIVE, 0.45), FEWER_OR_OFF),
-        (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), TURN_OFF),
+        (judgement(NEGATIVE, 0.45, by_speedup=True), FEWER_OR_OFF),
+        (judgement(NEGATIVE, 0.2, speculation=SCHEDULED, by_speedup=True), TURN_OFF),
+        (judgement(NEGATIVE, 0.45), SPECULATE_FEWER),
+        (judgement(NEGATIVE, 0.2, speculation=SCHEDULED), ""),
     ],
 )
 def test_a_model_that_loses_as_a_whole_may_do_without_speculation(lost, remedy):
-    """Where a schedule is in force, one number of tokens is no remedy."""
+    """Where a schedule is in force, one number of tokens is no remedy.
+
+    What the rule of thumb calls a loss is not to be turned off: the answer says to measure first.
+    """
     assert judgement_note(lost) == remedy
 
 
 def test_findings_take_the_place_of_the_general_remedy_and_a_schedule_is_advised_without_one():
     """A finding that is a fact has no remedy, so the general one stays."""
-    lost = {"judgement": judgement(NEGATIVE, 0.3)}
+    lost = {"judgement": judgement(NEGATIVE, 0.3, by_speedup=True)}
     assert model_notes(model(**lost)) == [FEWER_OR_OFF]
     assert model_notes(model(**lost, findings=(STRUCTURED,))) == []
     advice = Advice(schedule=SCHEDULE, can_schedule=True)
@@ -329,7 +334,8 @@ def test_engines_that_lose_although_the_model_does_not_are_named():
         ("Engine 1 loses on its own: decoding is 0.90 times as fast as without speculation."),
         "Engine 2 loses on its own: it accepts 12% of its draft tokens.",
     ]
-    assert model_notes(model(engines=engines, judgement=judgement(NEGATIVE, 0.3))) == [FEWER_OR_OFF]
+    lost = judgement(NEGATIVE, 0.3, by_speedup=True)
+    assert model_notes(model(engines=engines, judgement=lost)) == [FEWER_OR_OFF]
     assert model_notes(model(engines=(losing("0", 0.12),))) == []
 
 

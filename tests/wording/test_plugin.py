@@ -68,6 +68,10 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
             "The sidecar cannot listen for the plug-in (No access), so",
         ),
         (replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=3), OTHER),
+        (
+            replace(in_state(PluginState.OTHER_FORMAT), unreadable_format=9),
+            f"{OTHER_9} 4. Update the sidecar",  # it is the older one
+        ),
         (in_state(PluginState.REFUSED), REFUSED),
         (in_state(PluginState.DISABLED), DISABLED),
         (

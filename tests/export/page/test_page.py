@@ -14,6 +14,8 @@ from sidecar.errors import BadStatus
 from sidecar.export.web import make_web
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import Speculation
+from tests.analysis.test_checklist import GOOD as SUITS
+from tests.analysis.test_checklist import LIGHT
 from tests.export import reports
 
 pytestmark = pytest.mark.servers
@@ -182,6 +184,38 @@ async def test_a_phone_in_the_dark_shows_all_and_breaks_no_line_within_the_name_
         assert set(lines) == {1}
 
 
+async def test_a_checklist_fits_a_phone(browser):
+    async with served(reports.report(reports.plain_model(SUITS, LIGHT))) as site, browser() as tab:
+        await tab.open(site.url, width=390, height=844)
+        fits = "document.querySelector('.checklist').scrollWidth <= document.body.clientWidth"
+        assert await tab.value(fits)
+        assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+async def test_what_is_drawn_in_the_rows_is_said_above_them(browser):
+    """The axis of the speedups or, without one, the marks of the rule of thumb."""
+    heads = (
+        "[...document.querySelectorAll('.heads')].map(e => e.innerText.split(/\\s*\\n/).join(' '))"
+    )
+    async with served(fast()) as site, browser() as tab:
+        await tab.open(site.url)
+        assert await tab.value(heads) == ["last hour 0.5 1 2"]
+    async with served(mixed()) as site, browser() as tab:
+        await tab.open(site.url)
+        [said] = await tab.value(heads)
+        assert said == "last hour rule of thumb: 50%, 65% requests by acceptance rate"
+
+
+async def test_what_to_do_about_a_fault_is_in_the_box_of_the_remedies(browser):
+    judged = reports.judgement(BAD, 0.01, has_collapsed=True)
+    collapsed = reports.model(reports.temperature("0", BAD, 0.01, 1.0), judgement=judged)
+    async with served(reports.report(collapsed)) as site, browser() as tab:
+        await tab.open(site.url)
+        assert "take the pod out of traffic" in await tab.value(
+            "document.querySelector('.fix').innerText"
+        )
+
+
 async def test_a_fold_stays_open_while_the_page_renews_itself(browser):
     async with served(mixed()) as site, browser() as tab:
         await tab.open(site.url)
@@ -256,5 +290,5 @@ async def test_few_words_are_visible_before_a_click(browser):
         visible = await tab.value(words)
         await tab.value(OPEN)
 
-        assert visible < 250
+        assert visible < 270
         assert await tab.value(words) > 2 * visible

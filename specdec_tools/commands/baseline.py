@@ -6,10 +6,12 @@ The sidecar compares with them later.
 import argparse
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final
 
 import structlog
@@ -63,6 +65,9 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _ERROR: Final = 0.02  # relative, in two standard errors
 _LONGEST: Final = 1200.0  # seconds, with requests of its own
 _BUSY: Final = 0.5  # processes per core before the measurement
+_LOOKS: Final = 40  # at these, each so long after the one before
+_APART: Final = 0.05  # seconds
+_READY: Final = re.compile(r"^procs_running (\d+)$", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -267,7 +272,8 @@ async def measure(
             measure plain decoding, or it does not answer requests.
     """
     measured = BaselineRun()
-    measured.machine_load = _machine_load(url)
+    if loads and URL(url).host in _LOCAL:
+        measured.machine_load = await _machine_load()
     scrape = settings.model_copy(update={"vllm_url": url})
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(page_source(scrape, settings.limits))
@@ -308,11 +314,27 @@ async def _watch(poller: Poller, seconds: float) -> None:
         await asyncio.wait_for(poller.run(), seconds)
 
 
-def _machine_load(url: str) -> float | None:
-    """Processes that are ready to run per core, if vLLM runs on this machine."""
-    if URL(url).host not in _LOCAL:
-        return None
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
+async def _machine_load() -> float | None:
+    """Other processes that are ready to run, per core of this machine; None if it does not tell.
+
+    vLLM has no requests meanwhile. The load average would count what it did to start.
+    """
+    others = []
+    for _ in range(_LOOKS):
+        await asyncio.sleep(_APART)
+        found = _ready_to_run()
+        if found is None:
+            return None
+        others.append(found - 1)  # but this one
+    return max(mean(others), 0.0) / (os.cpu_count() or 1)
+
+
+def _ready_to_run() -> int | None:
+    """The processes of this machine that run or are ready to, as Linux tells."""
+    with suppress(OSError):
+        found = _READY.search(Path("/proc/stat").read_text())
+        return int(found[1]) if found else None
+    return None
 
 
 def _say(sentences: Iterable[str]) -> None:

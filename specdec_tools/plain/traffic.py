@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, product
@@ -29,6 +30,7 @@ NO_PLUGIN: Final = (
 _ROUNDS: Final = 6
 _MOST_ROUNDS: Final = 12
 _ROUNDING: Final = 0.01  # of a round
+_OVER: Final = 1.1  # times the seconds that were asked for, which the last round may take it to
 _LEAST_SLOT: Final = 5.0  # seconds, several of the plug-in's reports, if there is time for them
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
@@ -110,13 +112,12 @@ class Traffic:
     async def run(
         self, seconds: float, loads: Sequence[int], contexts: Sequence[int], error: float
     ) -> None:
-        """Takes ``seconds`` at most, shared equally, and what it takes to fill the prefix cache.
+        """Takes ``seconds``, shared equally.
 
-        It ends after six rounds if step times are then known to within ``error``, relative and in
-        two standard errors, or after the first round in which they are. ``contexts`` are lengths of
-        prompts in tokens.
-
-        Without ``contexts``, the prompts are sent as they are, and made long.
+        It takes less if step times are known to within ``error``, relative and in two standard
+        errors, after six rounds or any later one, and more only where it takes that long to fill
+        the prefix cache in the first six. ``contexts`` are lengths of prompts in tokens. Without
+        them, the prompts are sent as they are, and made long.
 
         Raises:
             MeasurementError: the server does not answer like an OpenAI-style one, no plug-in
@@ -127,15 +128,14 @@ class Traffic:
         stages = list(await self._stages(sorted(set(loads)), contexts))
         each = _slot_seconds(seconds, len(stages))
         rounds = floor(seconds / (each * len(stages)) + _ROUNDING)
-        total = rounds * len(stages)
-        for place, (number, stage) in enumerate(product(range(rounds), stages)):
-            is_first = stage is stages[0]
-            if is_first and number >= _ROUNDS and self._measured.error <= error:
+        progress = Progress(seconds, each, len(stages), rounds)
+        for number, stage in product(range(rounds), stages):
+            may_end = stage is stages[0] and number >= _ROUNDS
+            if may_end and (self._measured.error <= error or not progress.has_time):
                 return
             cached = "repeated" if stage.is_warm else "new"
             what = f"concurrency {stage.at_once}, {cached} prompts of about {stage.tokens} tokens"
-            left = duration((total - place) * each)
-            print(f"{place + 1} of at most {total}, {left} left: {what}", file=sys.stderr)
+            print(f"{progress.step()}: {what}", file=sys.stderr)
             await self._stage(number, stage, each)
 
     async def _observed(self) -> None:
@@ -276,6 +276,52 @@ class Traffic:
             if await self._client.ask(prompt, _TEMPERATURE, max_tokens=length) is None:
                 await asyncio.sleep(_AFTER_FAILURE)
             part = 1.0
+
+
+class Progress:
+    """How many slots there will be, and how long they will take, by those before."""
+
+    def __init__(
+        self,
+        seconds: float,
+        each: float,
+        stages: int,
+        rounds: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """At most ``rounds`` of ``stages`` slots, each of which takes ``each`` or longer."""
+        self._seconds = seconds
+        self._each = each
+        self._stages = stages
+        self._rounds = rounds
+        self._done = 0  # slots
+        self._clock = clock
+        self._began = clock()
+
+    @property
+    def has_time(self) -> bool:
+        """Whether another round ends in time."""
+        return self._spent + self._stages * self._usual <= _OVER * self._seconds
+
+    def step(self) -> str:
+        """Begins a slot; says which one it is, and how long all that are left take."""
+        rounds = floor(_OVER * self._seconds / (self._stages * self._usual))
+        slots = min(max(rounds, _ROUNDS), self._rounds) * self._stages
+        slots = max(slots, self._done + 1)
+        left = (slots - self._done) * self._usual
+        self._done += 1
+        return f"{self._done} of at most {slots}, {duration(left)} left"
+
+    @property
+    def _spent(self) -> float:
+        return self._clock() - self._began
+
+    @property
+    def _usual(self) -> float:
+        """Seconds that a slot takes; those of a round differ, so as long as the first one lasts."""
+        if self._done < self._stages:
+            return self._each
+        return max(self._spent / self._done, self._each)
 
 
 def _slot_seconds(seconds: float, stages: int) -> float:

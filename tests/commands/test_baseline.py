@@ -18,7 +18,7 @@ from specdec_tools.load.workload import RequestOptions
 from specdec_tools.plain.agreement import agreement, widened
 from specdec_tools.plain.document import plain_steps
 from specdec_tools.plain.measured import BaselineRun
-from specdec_tools.plain.traffic import Prompts
+from specdec_tools.plain.traffic import Progress, Prompts
 from tests.analysis.analysis_tools import PluginEnd, page, snap
 from tests.analysis.test_request_times import WIDE, reading
 from tests.app.app_tools import traffic
@@ -251,9 +251,9 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("error", "rounds"), [(1.0, 6), (1e-9, 12)])
+@pytest.mark.parametrize(("error", "ends"), [(1.0, True), (1e-9, False)])
 async def test_a_load_is_measured_until_step_times_are_known_well_enough(
-    monkeypatch, tmp_path, error, rounds
+    monkeypatch, tmp_path, error, ends
 ):
     """After six rounds at least: fewer do not tell how well they are.
 
@@ -274,9 +274,9 @@ async def test_a_load_is_measured_until_step_times_are_known_well_enough(
             error=error,
         )
     (steps,) = measured.curves().values()
-    assert len(steps.rounds) == rounds
+    assert len(steps.rounds) == 6 if ends else 6 < len(steps.rounds) <= 12
     assert plain_steps(steps, measured.until)["accelerator"] == "NVIDIA H100"
-    assert (measured.error <= error) == (rounds == 6)
+    assert (measured.error <= error) == ends
     assert measured.misses("demo", steps)  # how far off is the machine's
 
 
@@ -306,6 +306,29 @@ async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_say
     assert refused[:2] == (1, "")
     why = "status 400: the request is longer than the model's 20 tokens"
     assert f"{url}: a request for demo failed: {why}\n" in refused[2]
+
+
+@pytest.mark.parametrize(
+    ("factor", "said", "rounds"),
+    [
+        (1.0, ["1 of at most 24, 2 min left", "13 of at most 24, 60 s left"], 12),
+        (1.5, ["1 of at most 24, 2 min left", "13 of at most 16, 30 s left"], 8),
+        (4.0, ["1 of at most 24, 2 min left", "3 of at most 12, 3 min left"], 6),
+    ],
+)
+def test_a_measurement_takes_the_time_asked_for_and_says_how_much_is_left(factor, said, rounds):
+    """Filling the prefix cache took half an hour where 20 minutes were announced."""
+    now = [0.0]
+    progress = Progress(120.0, 5.0, stages=2, rounds=12, clock=lambda: now[0])
+    told = []
+    done = 0
+    while done < 12 and (done < 6 or progress.has_time):
+        for _ in range(2):
+            told.append(progress.step())
+            now[0] += factor * 5.0
+        done += 1
+    assert done == rounds
+    assert set(said) <= set(told)
 
 
 def test_new_prompts_begin_like_no_other_and_a_client_s_own_stays_the_same():

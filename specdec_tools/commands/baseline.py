@@ -171,20 +171,20 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         _say(_accuracy(model, curve, arguments.error))
         _say((*law_lines(curve), *miss_lines(measured.misses(model, curve))))
 
-    document: dict[str, Any] = {
-        "baseline": {
-            model: _phases(model, phases) for model, phases in latencies.items() if phases
-        },
-        "baseline_by_request": {
-            model: exact for model, phases in latencies.items() if (exact := _exact(phases))
-        },
-        "plain_steps": {
-            model: plain_steps(curve, measured.until) for model, curve in curves.items()
-        },
-        "plain_cache": measured.caches(),
-        # The prompts that are sent are nobody's, and each reply to them is cut off.
-        "plain_endings": {} if arguments.load else measured.endings(),
-    }
+    steps = {model: plain_steps(curve, measured.until) for model, curve in curves.items()}
+    document: dict[str, Any] = {"plain_steps": steps, "plain_cache": measured.capacities()}
+    # What depends on the requests: those that are sent are nobody's, and cut off.
+    if not arguments.load:
+        document |= {
+            "baseline": {
+                model: _phases(model, phases) for model, phases in latencies.items() if phases
+            },
+            "baseline_by_request": {
+                model: exact for model, phases in latencies.items() if (exact := _exact(phases))
+            },
+            "plain_cache": measured.caches(),
+            "plain_endings": measured.endings(),
+        }
     document = {name: models for name, models in document.items() if models}
 
     if not document:

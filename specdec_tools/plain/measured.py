@@ -204,6 +204,13 @@ class BaselineRun:
             if "preemptions_ratio" in cache or "hit_ratio" in cache
         }
 
+    def capacities(self) -> dict[str, dict[str, float]]:
+        """What of ``caches`` does not depend on the requests."""
+        name = "capacity_tokens"
+        return {
+            model: {name: cache[name]} for model, cache in self.caches().items() if name in cache
+        }
+
     def endings(self) -> dict[str, dict[float, dict[Ending, int]]]:
         """How outputs ended, by model and temperature, as in ``PlainEndings``.
 

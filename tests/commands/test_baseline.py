@@ -235,8 +235,14 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     steps, cache = written.plain_steps["demo"], written.plain_cache["demo"]
     assert all(0 < seconds < 5 for seconds in steps.first_token_seconds)
     assert len(steps.first_token_seconds) == len(steps.running)
-    assert (cache.capacity_tokens, cache.preemptions_ratio) == (4096 * 16, 0)
-    assert 0 < cache.hit_ratio < 0.5
+    # Nothing that depends on requests that are nobody's.
+    assert (cache.capacity_tokens, cache.preemptions_ratio, cache.hit_ratio) == (
+        4096 * 16,
+        None,
+        None,
+    )
+    assert not written.baseline
+    assert not written.baseline_by_request
     assert 0 < steps.running[0] <= 1.1  # less where a busy machine is late with the next request
     assert steps.running[0] < steps.running[-1] <= 5
     assert all(0 < seconds < 1 for seconds in steps.seconds)

@@ -36,6 +36,7 @@ from sidecar.wording.numbers import counted, duration, latency, moment, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import (
     Side,
+    deciding_sentence,
     estimate_sentence,
     held_sentence,
     plus_minus,
@@ -555,7 +556,7 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
     worst = lost or even or saved or leaning
     more = ""
     if not (lost or saved):
-        more = f" {_EVEN if even else 'More traffic decides.'}"
+        more = f" {_EVEN if even else deciding_sentence(model)}"
     reason = f"{_BY_TIME}{_at_load(model)}.{more}"
     return Answer(text, tone, reason, listed, about=_judgements(worst))
 

@@ -7,7 +7,7 @@ from typing import Final
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.estimate import Estimate, Unsized
-from sidecar.analysis.speed.plain import step_time
+from sidecar.analysis.speed.plain import step_time, uncertainty
 from sidecar.analysis.speed.speedup import Held, Speedup
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.settings.baselines import PlainStepTimes
@@ -55,6 +55,7 @@ _SIDES: Final = {
     Side.ABOVE: "above that, so it may well pay",
     Side.BELOW: "below that, so it probably does not pay",
 }
+_TRAFFIC_DECIDES: Final = "More traffic decides."
 CONTEXTS: Final = ("context, tokens", "speedup", "with speculation", "without (baseline)")
 
 
@@ -158,9 +159,26 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
     parts.append(f"with {loads} {'request' if loads == '1' else 'requests'} running")
     parts.append(f"contexts of {_range(times.context_range)} tokens")
     text = f"Baseline measured {', '.join(parts)}."
-    steps = [step_time(times, load) for load in times.running]
-    error = CONFIDENCE * max(step.error / step.seconds for step in steps)
+    error = CONFIDENCE * uncertainty(times)
     return f"{text} Step times are known to ± {100 * error:.1f} %." if error else text
+
+
+def deciding_sentence(model: ModelReport) -> str:
+    """What makes an undecided speedup certain: more traffic, or a more exact baseline."""
+    speed = model.speed
+    times = model.plain_steps
+    if speed is None or speed.speedup is None or speed.steps is None or times is None:
+        return _TRAFFIC_DECIDES
+
+    plain = step_time(times, speed.steps.running)
+    known = plain.error / plain.seconds if plain.seconds else 0.0
+    if 2 * known**2 < (speed.speedup.error / speed.speedup.ratio) ** 2:
+        return _TRAFFIC_DECIDES
+    return (
+        "More traffic does not decide: the baseline's step times at this load are only known to"
+        f" ± {100 * CONFIDENCE * known:.0f} %. Measure it again, on a machine that does nothing"
+        " else."
+    )
 
 
 def _range(values: Sequence[float]) -> str:

@@ -15,6 +15,7 @@ from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
+from sidecar.wording.change import CHANGE
 from sidecar.wording.numbers import aligned, markdown, ratio
 from sidecar.wording.tables import LEGEND
 from specdec_tools.commands.status_rows import Paint, plain, verdict_rows
@@ -136,6 +137,9 @@ def _summary(
     findings = model["explanations"]
     if is_brief:
         yield from _remedies(findings, item)
+        for header, rows in model["tables"]:
+            if tuple(header) == CHANGE:  # open on the page, too
+                yield from ("", *layout.table(header, rows))
     for finding in () if is_brief else findings:
         yield from ("", *_finding(finding, item))
 
@@ -160,7 +164,8 @@ def _remedies(findings: Sequence[_Json], item: str) -> Iterator[str]:
 
     first, *others = advised
     yield ""
-    yield f"{item}To change: {first['remedy']}"
+    restart = " Then restart vLLM." if first["option"] else ""
+    yield f"{item}To change: {first['remedy']}{restart}"
     if first["option"]:
         yield f"{item}{first['option']}"
     seen_first, *_ = first["what"].split(". ")  # --all has the rest, as the page's fold

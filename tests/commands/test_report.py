@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
@@ -21,6 +22,7 @@ from tests.analysis.test_checklist import GOOD, LIGHT
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
 from tests.export.reports import (
+    EAGLE,
     NEVER_CONNECTED,
     NOW,
     STRUCTURED,
@@ -566,3 +568,15 @@ async def test_another_server_is_told_from_a_sidecar(capsys, served, body):
     err = capsys.readouterr().err
     assert err.startswith(f"no report from {url}: ")
     assert len(err.splitlines()) == 1
+
+
+async def test_what_a_change_did_is_in_the_short_report_as_on_the_page(reported):
+    median = Median(0.0235, 0.0231, 0.0239)
+    slow = Sample(requests=80, acceptance=0.42, error=0.01, ttft=None, tpot=median)
+    fast = replace(slow, acceptance=0.75, tpot=Median(0.0183, 0.018, 0.0187))
+    before = Moment(0.0, EAGLE, 4.0, {"0.7-1": slow})
+    now = Moment(900.0, replace(EAGLE, num_speculative_tokens=5), 4.0, {"0.7-1": fast})
+    said = await reported(report(model(temperature("0.7-1"), change=Change(60.0, before, now))))
+
+    assert "before and after" in said
+    assert "23.5 ms (23.1 to 23.9 ms)  18.3 ms (18.0 to 18.7 ms)" in said

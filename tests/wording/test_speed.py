@@ -158,6 +158,12 @@ def test_temperatures_without_a_clear_difference_are_told_in_one_clause():
         == "Undecided: per token, speculation makes no clear difference so far at T 0, 1+."
     )
     assert found.reason.endswith("More traffic decides.")
+    rough = replace(MEASURED, drift=0.04)
+    tree = timed_model(*rows, speed=known, judgement=unsure, plain_steps=rough)
+    assert answer(report(tree)).reason.endswith(
+        "More traffic does not decide: the baseline's step times at this load are only known to"
+        " ± 8 %. Measure it again, on a machine that does nothing else."
+    )
 
 
 def test_beside_a_gain_that_is_certain_a_probable_loss_is_not_in_the_headline():

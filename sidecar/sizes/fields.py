@@ -12,6 +12,8 @@ from pydantic import (
     PositiveInt,
 )
 
+from sidecar.sizes.precision import UNQUANTIZED
+
 _MOST_LAYERS: Final = 10_000
 # Names of the longest context, of which the shortest counts (vLLM 0.32,
 # transformers_utils/model_arch_config_convertor.py, ``derive_max_model_len_and_key``).
@@ -26,6 +28,8 @@ LENGTHS: Final = (
 )
 OVERRIDING_LENGTH: Final = "model_max_length"
 _GATED_ATTENTION: Final = ("qwen3_next", "qwen3_5")
+_STATE_DTYPES: Final = {"nemotron_h": "float32", "qwen3_5": "bfloat16"}
+"""Families whose configuration may say how precise a state is, and what it is otherwise."""
 # Fields of layers that keep a state of fixed size, and of caches of yet another kind: which layers
 # these are, another field has to say.
 _OTHER_CACHES: Final = (
@@ -110,9 +114,8 @@ class ModelFields(BaseModel):
     attn_type_list: list[int] | None = None
     attention_places: list[int] | None = _named("attn_layer_indices", "full_attn_idxs")
     linear_attn_config: LinearAttention | None = None
-    attention_interval: NonNegativeInt | None = _named(
-        "full_attention_interval", "layer_group_size"
-    )
+    attention_interval: NonNegativeInt | None = _named("full_attention_interval")
+    layer_group_size: NonNegativeInt | None = None
     attn_layer_period: PositiveInt | None = None
     attn_layer_offset: int = 0
     has_other_caches: bool = False
@@ -135,6 +138,7 @@ class ModelFields(BaseModel):
         4, validation_alias=AliasChoices("linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv")
     )
     mamba_dt_rank: PositiveInt | str | None = None
+    state_dtype: str | None = _named("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
 
     # Feed-forward networks and experts
     intermediate_size: int = 0
@@ -186,27 +190,22 @@ class ModelFields(BaseModel):
         return self.head_dim or self.hidden_size // self.heads
 
     @property
-    def values_of_head(self) -> int:
-        """The values that a KV head caches for a token: a key and a value.
-
-        With multi-head latent attention (MLA) it is one vector, which all heads share.
-        """
-        if self.kv_lora_rank:
-            return self.kv_lora_rank + self.qk_rope_head_dim
-        key = self.size_of_head
-        return key + (self.v_head_dim or key)
-
-    @property
-    def heads_that_cache(self) -> int:
-        """The KV heads of a layer; 1 with MLA."""
-        return 1 if self.kv_lora_rank else self.kv_heads or self.heads
-
-    @property
     def gates_attention(self) -> bool:
         """Whether attention has a gate of the size of its queries, as Qwen3-Next's has."""
         if self.attn_output_gate is not None:
             return self.attn_output_gate
         return (self.model_type or "").startswith(_GATED_ATTENTION)
+
+    @property
+    def state_precision(self) -> str:
+        """That of a state's recurrence, where the kind of layer leaves it to the model.
+
+        vLLM 0.32 reads a field only for these families (model_executor/models/config.py).
+        """
+        family = self.model_type or ""
+        default = next((one for name, one in _STATE_DTYPES.items() if family.startswith(name)), "")
+        dtype = self.state_dtype if default and self.state_dtype else default
+        return "fp32" if dtype == "float32" else UNQUANTIZED
 
     @property
     def idle_experts(self) -> int | None:

@@ -15,7 +15,7 @@ from specdec_tools.outputs.result import (
     samples_suffice,
 )
 from specdec_tools.outputs.sampled import SampledComparison, samples_for
-from specdec_tools.outputs.traffic import Shares, not_looked_at
+from specdec_tools.outputs.unseen import Shares, not_looked_at
 
 _BEYOND_DOUBT: Final = 1e-4  # a p below which nobody needs a second run
 _SHOWN: Final = 10  # differences

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from specdec_tools.commands.distributions import confidence_factor
-from specdec_tools.load.comparison import compare, comparison_text, gate
-from specdec_tools.load.conclusion import rounds_needed
-from specdec_tools.load.metrics import Interval
-from specdec_tools.load.sweep_result import encode
+from specdec_tools.measuring.comparison import compare, comparison_text, gate
+from specdec_tools.measuring.conclusion import rounds_needed
+from specdec_tools.measuring.metrics import Interval
+from specdec_tools.measuring.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
 

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.judgement import Verdict
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.layout import EngineKey
 from sidecar.export.web import PageCache, make_web
 from sidecar.shipped import shipped
 from tests.export import reports

@@ -21,7 +21,7 @@ from sidecar.errors import MeasurementError
 from sidecar.log import redacted
 from sidecar.requests.tables import OWN_MARK
 from sidecar.tls import client_context, connection_fault
-from specdec_tools.load.workload import ENDPOINTS, RequestOptions
+from specdec_tools.measuring.workload import ENDPOINTS, RequestOptions
 
 
 class Sample(NamedTuple):

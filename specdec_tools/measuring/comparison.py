@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 from sidecar.wording.numbers import aligned, latency
-from specdec_tools.load.by_prompt import change_by_prompt, prompt_values
-from specdec_tools.load.conclusion import (
+from specdec_tools.measuring.by_prompt import change_by_prompt, prompt_values
+from specdec_tools.measuring.conclusion import (
     ACCEPTED,
     Effect,
     MetricChange,
@@ -26,8 +26,8 @@ from specdec_tools.load.conclusion import (
     rounds_for_difference,
     rounds_needed,
 )
-from specdec_tools.load.machines import SWAPPED, TWO_MACHINES
-from specdec_tools.load.metrics import (
+from specdec_tools.measuring.machines import SWAPPED, TWO_MACHINES
+from specdec_tools.measuring.metrics import (
     CACHE,
     LEAST_BATCHES,
     METRICS,
@@ -41,7 +41,7 @@ from specdec_tools.load.metrics import (
     relative_change,
     without_error,
 )
-from specdec_tools.load.sweep_result import (
+from specdec_tools.measuring.sweep_result import (
     LevelResult,
     SweepLevel,
     SweepResult,

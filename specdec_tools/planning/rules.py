@@ -16,7 +16,7 @@ _RATIOS: Final = (8, 12)
 _LARGEST_LOSS: Final = 1 / 3  # of the tokens that the KV cache holds
 _GUIDE: Final = "deployment guides, not measured here"
 _VLLM: Final = "vLLM refuses to start otherwise"
-_OWN: Final = "our own limit, not measured"
+_OWN: Final = "our own threshold, not measured"
 _ARITHMETIC: Final = "arithmetic"
 _VERIFICATION: Final = "drafts are compared by token id"
 _RUNNER_V1: Final = "vLLM's model runner V1"
@@ -55,7 +55,7 @@ def checked_rules(
     Shares are of all memory. ``plain`` is the room without speculation, None if it takes none.
     """
     yield _cache_rule(room)
-    yield from _limits(deployment, serving)
+    yield from _dimensions(deployment, serving)
     share = deployment.target.weights_gb / deployment.memory_gb
     yield RuleOfThumb(
         "target's share of memory",
@@ -104,7 +104,7 @@ def _cache_rule(room: Room) -> RuleOfThumb:
     )
 
 
-def _limits(deployment: Deployment, serving: Serving) -> Iterator[RuleOfThumb]:
+def _dimensions(deployment: Deployment, serving: Serving) -> Iterator[RuleOfThumb]:
     """The context and the GPUs that the models' own dimensions allow, where these are known."""
     longest = deployment.target.longest_context
     if longest is not None:

@@ -571,7 +571,7 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
 
 
 def test_the_verdict_says_how_much_of_the_kv_cache_the_draft_takes(planned):
-    """Up to a third, which is our own limit; a head takes a fraction of it."""
+    """Up to a third, which is our own threshold; a head takes a fraction of it."""
     pair = ("--target", "70b", "--target-precision", "int8", *SHAPES, "--gpu", "h200", "--gpus", 2)
     head = planned(*pair, "--draft", "1b", "--draft-kv", "1x8x128", "--method", "eagle3")
     draft = planned(*pair, "--draft", "8b", "--draft-kv", "32x8x128")
@@ -582,7 +582,7 @@ def test_the_verdict_says_how_much_of_the_kv_cache_the_draft_takes(planned):
         ]
         tokens = [plan[room]["tokens"] for room in ("room", "plain_room")]
         assert loss["found"] == f"{1 - tokens[0] / tokens[1]:.1%}"
-        assert loss["source"] == "our own limit, not measured"
+        assert loss["source"] == "our own threshold, not measured"
         assert (loss["met"], plan["verdict"]) == (is_met, verdict)
     assert "once the cache is full, only a speedup of 1.5 serves as many" in loss["remedy"]
 

@@ -179,8 +179,8 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
-    own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
-    return Push(report, settings.alerting, own_page, StateLog(_log()))
+    own_url = f"{settings.scheme}://{_reachable(settings.listen)}"
+    return Push(report, settings.alerting, own_url, StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

@@ -49,20 +49,20 @@ class Push:
         self,
         report: Callable[[], Report],
         alerting: Alerting,
-        own_page: str,
+        own_url: str,
         log: StateLog,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``own_page`` is the address at which others reach the sidecar.
+        """``own_url`` is the address at which others reach the sidecar.
 
         ``monotonic`` measures how long alerts hold; ``wall`` gives Unix seconds.
         """
         self._alerting = alerting
         self._report = report
         self._log = log
-        self._own_page = own_page
+        self._own_url = own_url
         self._monotonic = monotonic
         self._wall = wall
         self._courses = Courses(alerting.pace)
@@ -72,7 +72,7 @@ class Push:
             "instance": alerting.instance or socket.gethostname(),
             "source": SOURCE,
         }
-        self._runbooks = alerting.runbooks or f"{own_page}/runbooks"
+        self._runbooks = alerting.runbooks or f"{own_url}/runbooks"
         self._life = max(_LEAST_LIFE, _LIVES * alerting.interval)
         self._replicas = [
             (url.partition("://")[2].rpartition("@")[2], url) for url in alerting.alertmanagers
@@ -126,7 +126,7 @@ class Push:
         alert = course.alert
         rule = course.rule
         labels = {**self._labels, "alertname": rule.name, **rule.labels, **alert.labels}
-        details = f"Details: specdec-sidecar report --url {self._own_page}"
+        details = f"Details: specdec-sidecar report --url {self._own_url}"
         annotations = {
             "summary": filled(rule.summary, labels, alert.value),
             "description": filled(rule.description, labels, alert.value),

@@ -42,13 +42,13 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Layers that may share block tables; ``page_bytes`` is what one of them puts into a block.
+    """Layers that may share block tables; ``bytes_in_block`` is what one of them puts into a block.
 
     A block has ``tokens`` of them, or a whole state where that is None.
     """
 
     count: int
-    page_bytes: float
+    bytes_in_block: float
     tokens: int | None
     window: int | None = None
 
@@ -133,10 +133,10 @@ def cache_of(models: Sequence[tuple[ModelShape, int]], options: CacheOptions) ->
         for layers in model.layers
     ]
     if not states and len({one.window for one in alike}) == 1:
-        block_bytes = sum(one.count * one.page_bytes for one in alike)
+        block_bytes = sum(one.count * one.bytes_in_block for one in alike)
         return Cache(block_bytes, (_Tables(1, block_size, alike[0].window),), options)
 
-    alike += [_Alike(count, page_bytes, None) for count, page_bytes in states]
+    alike += [_Alike(count, bytes_in_block, None) for count, bytes_in_block in states]
     return _grouped(alike, options)
 
 
@@ -159,7 +159,7 @@ def _block_size(
     of_a_step = step * max(
         layers.bytes_per_token(tensor_parallel, options.precision) for layers in target.layers
     )
-    largest = max(page_bytes for _, page_bytes in states)
+    largest = max(bytes_in_block for _, bytes_in_block in states)
     return max(options.block_size, step * math.ceil(largest / of_a_step))
 
 
@@ -169,14 +169,16 @@ def _grouped(layers: Sequence[_Alike], options: CacheOptions) -> Cache:
     A layer that puts less into a block than another one has more tokens in it, where a whole number
     of its blocks fits, or else is padded.
     """
-    largest = max(one.page_bytes for one in layers)
+    largest = max(one.bytes_in_block for one in layers)
     counts = Counter[tuple[float, int | None, int | None]]()
     for one in layers:
-        size = 0.0 if one.tokens is None else one.page_bytes  # states of all sizes are padded alike
-        tokens = one.tokens
-        if tokens is not None and largest % one.page_bytes == 0:
-            tokens *= int(largest // one.page_bytes)
-        counts[size, tokens, one.window] += one.count
+        if one.tokens is None:  # states of all sizes are padded, and then alike
+            counts[0.0, None, None] += one.count
+            continue
+
+        fitting = largest / one.bytes_in_block
+        tokens = one.tokens * int(fitting) if fitting.is_integer() else one.tokens
+        counts[one.bytes_in_block, tokens, one.window] += one.count
 
     fewest, most = min(counts.values()), max(counts.values())
     together = most if most < fewest * _PADDED else fewest

@@ -21,8 +21,8 @@ from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginSt
 from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
-from sidecar.export.page import content
 from sidecar.export.sections import marked
+from sidecar.export.status_page import content
 from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import Speculation

@@ -176,6 +176,16 @@ def test_series_are_bounded(engines):
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
 
 
+def test_a_sample_has_a_value_for_each_label():
+    """prometheus_client would leave out the last labels of one that has fewer."""
+    shown = full("0")
+    lengths = {
+        metric.name: {len(values) for values, _ in metric.samples(shown)} for metric in METRICS
+    }
+
+    assert lengths == {metric.name: {len(metric.labels)} for metric in METRICS}
+
+
 def test_a_probe_that_is_off_has_no_series_and_one_that_fails_is_0():
     """Nothing is known of it until one has ended."""
     names = ("specdec_probe_success", "specdec_probe_duration_seconds", "specdec_probes_total")

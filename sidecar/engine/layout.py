@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sidecar.engine import names
+from sidecar.engine.engine_key import EngineKey, EngineNames
 from sidecar.engine.exposition import Series
-from sidecar.engine.identity import EngineKey, Identities
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
@@ -68,7 +68,7 @@ class PageLayout:
     engines: tuple[EngineLayout, ...] = ()
     process_start: int | None = None
     shows_replicas: bool = False  # see ``PageSnapshot``
-    replica_labels: tuple[str, ...] = ()  # see ``Identities``
+    replica_labels: tuple[str, ...] = ()  # see ``EngineNames``
     servers: frozenset[str] = frozenset()  # see ``PageSnapshot``
     unread_servers: int = 0  # ids that are too many, too long or empty
 
@@ -109,7 +109,7 @@ def page_layout(
             found.append(_Named(index, name, series))
             is_collected = is_collected or names.is_collected(prefix)
 
-    identities = Identities(
+    engine_names = EngineNames(
         (one.series for one in found if one.name != names.CACHE_CONFIG),
         is_collected=is_collected,
         known=replica_labels,
@@ -120,10 +120,10 @@ def page_layout(
     for one in found:
         labels = dict(one.series.labels)
         if one.name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
-            engine = identities.engine(labels) if "engine" in labels else None
+            engine = engine_names.engine(labels) if "engine" in labels else None
             caches[engine].add(_kv_cache(labels))
         elif "model_name" in labels:
-            by_engine[identities.key(labels)][one.name].append(_Sample(one.place, labels))
+            by_engine[engine_names.key(labels)][one.name].append(_Sample(one.place, labels))
             if len(by_engine) > _MOST_ENGINES:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
 
@@ -142,7 +142,7 @@ def page_layout(
         engines=engines,
         process_start=None if shows_replicas else _process_start(page),
         shows_replicas=shows_replicas,
-        replica_labels=identities.replica_labels,
+        replica_labels=engine_names.replica_labels,
         servers=frozenset(usable),
         unread_servers=len(ids) - len(usable),
     )

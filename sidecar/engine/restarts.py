@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import Counter
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import le
 
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.exposition import Page, Series
-from sidecar.engine.identity import EngineKey
 from sidecar.engine.layout import EngineLayout, HistogramLayout, PageLayout, page_layout
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.errors import NoVllmMetrics

@@ -2,7 +2,7 @@
 
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Logger, StateLog

@@ -8,7 +8,7 @@ from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.speed.scatter import RequestSpread
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.state import State
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import TimedOut

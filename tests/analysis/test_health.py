@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.analysis.engine.health import Ailment, HealthWatch
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.errors import NoLogStats, TimedOut, Unreachable
 from sidecar.settings.groups import EngineHealth
 from tests.analysis.analysis_tools import Server, snap, vitals

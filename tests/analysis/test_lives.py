@@ -10,7 +10,7 @@ import pytest
 from sidecar.analysis.split.life import MOST_CELLS
 from sidecar.analysis.split.lives import MOST_WAITING_BYTES
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.restarts import WAITED
 from sidecar.requests.messages import HelloState, ReportPart, Unreadable
 from sidecar.requests.tables import Table

@@ -32,7 +32,7 @@ from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.probe import ProbeOutcome

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState, Limitation
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge
 from sidecar.settings.groups import EngineHealth
 

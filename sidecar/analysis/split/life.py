@@ -9,7 +9,7 @@ from sidecar.analysis.split.comparison import Compared, Totals
 from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.standing import Event, Standing, after
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.requests.messages import (
     FinishedRequest,
     Hello,

@@ -23,7 +23,7 @@ from sidecar.analysis.split.plugin_state import (
 from sidecar.analysis.split.standing import UNTRUE, Event, Standing
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS

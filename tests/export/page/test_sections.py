@@ -18,7 +18,7 @@ from sidecar.analysis.engine.latency import Source
 from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
 from sidecar.export.sections import marked

@@ -23,7 +23,7 @@ from sidecar.analysis.values import EngineValues, ModelValues
 from sidecar.analysis.windows.recent import Ordered
 from sidecar.engine.engine_key import EngineKey
 from sidecar.findings.catalog import find
-from sidecar.requests.tables import Table
+from sidecar.requests.keys import Table
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10

@@ -13,8 +13,8 @@ from typing import Final
 
 from sidecar.analysis.reply_kinds import ReplyKinds
 from sidecar.analysis.windows.sums import SlidingSums
+from sidecar.requests.keys import EMPTY, ENDINGS, LOOP, Ending
 from sidecar.requests.messages import FinishedRequest
-from sidecar.requests.tables import EMPTY, ENDINGS, LOOP, Ending
 
 DAY: Final = 86_400.0  # seconds
 _AROUND: Final = 1800.0  # seconds before and after this time yesterday that count as the same time

@@ -12,6 +12,7 @@ from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import TimedOut
+from sidecar.requests.keys import Bit, CellKey, Table
 from sidecar.requests.messages import (
     FinishedRequest,
     Hello,
@@ -22,7 +23,6 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import Bit, CellKey, Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from sidecar.settings import Settings
 

@@ -42,8 +42,8 @@ from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
 from sidecar.findings.catalog import BY_CODE, OF_REQUESTS
 from sidecar.findings.number_of_tokens import NumberOfTokens
+from sidecar.requests.keys import GROUPED
 from sidecar.requests.messages import HelloState
-from sidecar.requests.tables import GROUPED
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainLatency, PlainStepTimes
 from sidecar.settings.groups import Limits

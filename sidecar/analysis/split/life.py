@@ -10,6 +10,7 @@ from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.standing import Event, Standing, after
 from sidecar.engine.engine_key import EngineKey
+from sidecar.requests.keys import CellKey, Ending
 from sidecar.requests.messages import (
     FinishedRequest,
     Hello,
@@ -19,7 +20,6 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import CellKey, Ending
 from sidecar.requests.tally import NO_REQUESTS, Numbers, Tally, tally_of
 
 Cells = Mapping[CellKey, Numbers]

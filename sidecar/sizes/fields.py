@@ -12,6 +12,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from sidecar.sizes.families import Family, family_of
 from sidecar.sizes.precision import UNQUANTIZED
 
 _MOST_LAYERS: Final = 10_000
@@ -27,9 +28,6 @@ LENGTHS: Final = (
     "seq_len",
 )
 OVERRIDING_LENGTH: Final = "model_max_length"
-_GATED_ATTENTION: Final = ("qwen3_next", "qwen3_5")
-_STATE_DTYPES: Final = {"nemotron_h": "float32", "qwen3_5": "bfloat16"}
-"""Families whose configuration may say how precise a state is, and what it is otherwise."""
 # Fields of layers that keep a state of fixed size, and of caches of yet another kind: which layers
 # these are, another field has to say.
 _OTHER_CACHES: Final = (
@@ -185,6 +183,11 @@ class ModelFields(BaseModel):
     moe_layer_end_index: int = -1
 
     @property
+    def family(self) -> Family:
+        """What is assumed where no field says it."""
+        return family_of(self.model_type)
+
+    @property
     def size_of_head(self) -> int:
         """The values of a key; the hidden size is divided among the heads if no field says it."""
         return self.head_dim or self.hidden_size // self.heads
@@ -194,17 +197,13 @@ class ModelFields(BaseModel):
         """Whether attention has a gate of the size of its queries, as Qwen3-Next's has."""
         if self.attn_output_gate is not None:
             return self.attn_output_gate
-        return (self.model_type or "").startswith(_GATED_ATTENTION)
+        return self.family.gates_attention
 
     @property
     def state_precision(self) -> str:
-        """That of a state's recurrence, where the kind of layer leaves it to the model.
-
-        vLLM 0.32 reads a field only for these families (model_executor/models/config.py).
-        """
-        family = self.model_type or ""
-        default = next((one for name, one in _STATE_DTYPES.items() if family.startswith(name)), "")
-        dtype = self.state_dtype if default and self.state_dtype else default
+        """That of a state's recurrence, where the kind of layer leaves it to the model."""
+        assumed = self.family.state_dtype
+        dtype = assumed and (self.state_dtype or assumed)
         return "fp32" if dtype == "float32" else UNQUANTIZED
 
     @property
@@ -218,11 +217,10 @@ class ModelFields(BaseModel):
 
     @property
     def number_of_shared_experts(self) -> int:
-        """The experts of a layer that each token passes; vLLM's Llama 4 has one unsaid."""
+        """The experts of a layer that each token passes."""
         if self.shared_experts is not None:
             return self.shared_experts
-        is_unsaid = (self.model_type or "").startswith("llama4")
-        return 1 if is_unsaid or self.shared_expert_width else 0
+        return 1 if self.shared_expert_width else self.family.shared_experts
 
 
 def fields_of(config: Mapping[str, Any]) -> ModelFields:

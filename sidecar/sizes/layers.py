@@ -29,16 +29,11 @@ _BY_LETTER: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """The letters of Nemotron-H's ``hybrid_override_pattern``."""
 _BY_NUMBER: Final = {0: "full_attention", 1: _WINDOW}
 """The numbers of MiMo's ``hybrid_layer_pattern``."""
-_EVERY_FOURTH: Final = ("qwen3_next", "qwen3_5")
-"""Families of which every fourth layer has attention if no field says it, as in transformers."""
-_ATTENTION_AND_STATE: Final = frozenset({"falcon_h1"})
-"""Families of which each layer has both."""
-_EVERY_SECOND_HAS_WINDOW: Final = frozenset({"gemma2"})
 
 
 def layers_of(fields: ModelFields) -> tuple[Layer, ...] | None:
     """The layers in their order; None if one of them is of no kind that is known."""
-    if fields.model_type in _ATTENTION_AND_STATE:
+    if fields.family.has_attention_and_state:
         state = state_kind(fields)
         if state is None:
             return None
@@ -67,10 +62,8 @@ def full_layers(fields: ModelFields) -> tuple[Layer, ...]:
 
 def _plain(fields: ModelFields, place: int) -> Layer | None:
     """A layer of a decoder that names no kinds: it may have a window."""
-    pattern = fields.sliding_window_pattern
-    if fields.model_type in _EVERY_SECOND_HAS_WINDOW:
-        pattern = pattern or 2
-    is_full = pattern is not None and (place + 1) % pattern == 0
+    interval = fields.sliding_window_pattern or fields.family.full_interval
+    is_full = interval is not None and (place + 1) % interval == 0
     kind = attention_kind(fields) if is_full else _window_kind(fields)
     return None if kind is None else (kind, _feed_forward(fields, place))
 
@@ -148,8 +141,7 @@ def _attention_places(fields: ModelFields) -> Collection[int] | None:
         return range(fields.attn_layer_offset, fields.layers, period)
 
     interval = fields.attention_interval or fields.layer_group_size
-    if not interval and (fields.model_type or "").startswith(_EVERY_FOURTH):
-        interval = 4
+    interval = interval or fields.family.attention_interval
     return range(interval - 1, fields.layers, interval) if interval else None
 
 

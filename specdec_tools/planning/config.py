@@ -25,9 +25,6 @@ from specdec_tools.planning.files import MOST_BYTES, read_fields
 from specdec_tools.planning.shape import ModelShape
 
 _MOST_TOKENIZER_BYTES: Final = 64 * 1024 * 1024
-# Families with one MTP layer where the configuration names none (vLLM 0.32, the classes of
-# model_executor/models/*_mtp.py).
-_MTP_UNSAID: Final = ("qwen3_next", "qwen3_5", "exaone_moe", "exaone4_5", "longcat_flash")
 _MTP_ASSUMED: Final = (
     "the target's config.json names no MTP layers, so one is counted, as vLLM assumes: make sure "
     "that its files have one"
@@ -188,7 +185,7 @@ def _longest_context(config: ModelFields) -> int | None:
     lengths = [config.lengths.get(name) for name in LENGTHS]
     known = [length for length in lengths if length is not None]
     longest = config.lengths.get(OVERRIDING_LENGTH) or min(known, default=None)
-    if longest is None or "gemma3" in (config.model_type or ""):
+    if longest is None or not config.family.scales_context:
         return longest
     return int(longest * _rope_factor(config.rope or {}))
 
@@ -244,9 +241,9 @@ def _with_mtp(target: ModelShape, config: ModelFields) -> ModelShape:
     The files have these as well, but vLLM loads them only to draft.
     """
     count = config.mtp_layers
-    is_assumed = count is None and (config.model_type or "").startswith(_MTP_UNSAID)
-    if is_assumed:
-        count = 1
+    is_assumed = count is None
+    if count is None:
+        count = config.family.mtp_layers
     if not count:
         return target
 

@@ -172,12 +172,10 @@ def _grouped(layers: Sequence[_Alike], options: CacheOptions) -> Cache:
     largest = max(one.bytes_in_block for one in layers)
     counts = Counter[tuple[float, int | None, int | None]]()
     for one in layers:
-        if one.tokens is None:  # states of all sizes are padded, and then alike
-            counts[0.0, None, None] += one.count
-            continue
-
+        tokens = one.tokens
         fitting = largest / one.bytes_in_block
-        tokens = one.tokens * int(fitting) if fitting.is_integer() else one.tokens
+        if tokens is not None and fitting.is_integer():
+            tokens *= int(fitting)
         counts[one.bytes_in_block, tokens, one.window] += one.count
 
     fewest, most = min(counts.values()), max(counts.values())

@@ -102,6 +102,14 @@ CACHES = {
         *("bf16", 2048),
         [CachedLayers(18, 8, 128), CachedLayers(18, 8, 128, 128), CachedLayers(1, 4, 256)],
     ),
+    "MiMo-V2, whose windows have twice the heads": (
+        *("bf16", 2048),
+        [CachedLayers(9, 4, 320), CachedLayers(39, 8, 320, 128)],
+    ),
+    "windows and a draft of larger heads": (
+        *("bf16", 2048),
+        [CachedLayers(18, 8, 128), CachedLayers(18, 8, 128, 128), CachedLayers(1, 8, 192)],
+    ),
 }
 
 

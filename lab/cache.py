@@ -2,8 +2,10 @@
 
 Reads a JSON list of caches: memory in bytes, block size, context, batched tokens, vLLM's name of
 the cache's precision, and the layers, each with its count, KV heads, values per head, window and
-layout as ``plan`` names it. Prints for each how many blocks there are, and how many tokens vLLM
-says that they hold.
+layout as ``plan`` names it. A cache with ``hybrid``, the folder of a model whose layers may keep a
+state, has ``draft_tokens`` and the numbers of its layers ``with_attention`` and ``with_state``
+besides; vLLM reads the rest from the folder. Prints for each how many blocks there are, and how
+many tokens vLLM says that they hold.
 """
 
 import json
@@ -13,6 +15,8 @@ from typing import Any
 
 import torch
 from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models import ModelRegistry
+from vllm.platforms.interface import Platform
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity, get_kv_cache_configs
@@ -20,6 +24,7 @@ from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
     SparseCacheRole,
@@ -34,7 +39,57 @@ def main(model: str) -> None:
     """Prints the answers as one JSON list."""
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     caches = json.load(sys.stdin)
-    print(json.dumps([capacity(model, cache) for cache in caches]))
+    print(json.dumps([_answer(model, cache) for cache in caches]))
+
+
+def _answer(model: str, cache: dict[str, Any]) -> list[int]:
+    return hybrid_capacity(model, cache) if "hybrid" in cache else capacity(model, cache)
+
+
+def hybrid_capacity(tokenizer: str, cache: dict[str, Any]) -> list[int]:
+    """As ``capacity``, of the cache that vLLM aligns to the states of a model."""
+    tokens = cache["draft_tokens"]
+    ngram = {"method": "ngram", "num_speculative_tokens": tokens, "prompt_lookup_max": 4}
+    config = EngineArgs(
+        model=cache["hybrid"],
+        tokenizer=tokenizer,
+        skip_tokenizer_init=True,
+        max_model_len=cache["context"],
+        block_size=cache["block_size"],
+        dtype="bfloat16",
+        enforce_eager=True,
+        speculative_config=ngram if tokens else None,
+    ).create_engine_config()
+    options = config.cache_config
+    options.kv_cache_layout = _LAYOUT
+    # A worker of vLLM does this once it has its model.
+    Platform._align_hybrid_block_size(config, TritonAttentionBackend)  # noqa: SLF001
+
+    named = config.model_config.architecture
+    model, _ = ModelRegistry.resolve_model_cls(named, model_config=config.model_config)
+    attention = TritonAttentionBackend.customize_spec(
+        FullAttentionSpec(
+            block_size=options.block_size,
+            num_kv_heads=config.model_config.get_num_kv_heads(config.parallel_config),
+            head_size=config.model_config.get_head_size(),
+            dtype=torch.bfloat16,
+        )
+    )
+    state = MambaSpec(
+        shapes=tuple(model.get_mamba_state_shape_from_config(config)),
+        dtypes=tuple(model.get_mamba_state_dtype_from_config(config)),
+        block_size=options.mamba_block_size,
+        page_size_padded=options.mamba_page_size_padded,
+        mamba_cache_mode=options.mamba_cache_mode,
+        num_speculative_blocks=tokens,
+    )
+    specs: dict[str, KVCacheSpec] = {}
+    for spec, count in ((attention, cache["with_attention"]), (state, cache["with_state"])):
+        specs |= {f"model.layers.{len(specs) + place}.mixer": spec for place in range(count)}
+
+    (found,) = get_kv_cache_configs(config, [specs], [cache["bytes"]])
+    held, _ = get_kv_cache_capacity(config, found)
+    return [found.num_blocks, held]
 
 
 def capacity(model: str, cache: dict[str, Any]) -> list[int]:

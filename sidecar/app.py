@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -32,6 +32,9 @@ from sidecar.settings.field_types import Address
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
+# Finds its configuration when it logs.
+_LOG: Final[Logger] = structlog.get_logger("sidecar")
+
 
 class Tee(Protocol):
     """Sees all that the analysis gets, as ``record`` does to write it to files."""
@@ -54,7 +57,7 @@ async def running(
     """
     async with (
         page_source(settings, settings.limits, whole=settings.reexport) as pages,
-        Supervisor(StateLog(_log())) as supervisor,  # stops polling before ``pages`` close
+        Supervisor(StateLog(_LOG)) as supervisor,  # stops polling before ``pages`` close
     ):
         sidecar = Sidecar(settings, pages, supervisor, tee, reloader)
 
@@ -91,7 +94,7 @@ class Sidecar:
         self._reloader = reloader
         self._state = State(settings, time.time())
         self._history = History()
-        scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()), settings.measured)
+        scrapes: ScrapeSink = LoggedState(self._state, _LOG, StateLog(_LOG), settings.measured)
         requests: PluginSink = self._state.plugin.receive
         if tee is not None:
             scrapes = tee.tee_scrapes(scrapes, pages)
@@ -100,7 +103,7 @@ class Sidecar:
         self.poller = Poller(pages, settings, scrapes)
         self.pause = PauseAsker(settings, self._state.health)
         self.prober = _prober(settings, self._state, self.pause)
-        self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
+        self.receiver = PluginReceiver(settings.plugin.socket, requests, _LOG)
         self.push = _push(self._report, settings)
 
         own_pages = make_web(
@@ -141,11 +144,6 @@ class Sidecar:
         return self._state.report(time.time(), own, self.receiver.problem)
 
 
-def _log() -> Logger:
-    log: Logger = structlog.get_logger("sidecar")
-    return log
-
-
 async def _listening(server: GuardedServer, listen: Address) -> Address:
     host = listen.host
     if listen.is_wildcard:  # as for Prometheus' own exporters
@@ -170,7 +168,7 @@ def _prober(settings: Settings, state: State, pause: PauseAsker) -> Prober | Non
         settings.probe,
         state.probes,
         pause.ask,
-        StateLog(_log()),
+        StateLog(_LOG),
         timeout=2 * longest_still(settings.engine_health),
     )
 
@@ -179,8 +177,8 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
-    own_page = f"{settings.scheme}://{_reachable(settings.listen)}"
-    return Push(report, settings.alerting, own_page, StateLog(_log()))
+    own_url = f"{settings.scheme}://{_reachable(settings.listen)}"
+    return Push(report, settings.alerting, own_url, StateLog(_LOG))
 
 
 def _reachable(listen: Address) -> Address:

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # Imported once signals are handled, since it takes long.
     from sidecar.log import configure_logging  # noqa: PLC0415 - see above
-    from sidecar.settings.load import read_settings  # noqa: PLC0415 - see above
+    from sidecar.settings.reading import read_settings  # noqa: PLC0415 - see above
 
     arguments = parser(argv).parse_args(argv)
     loaded = read_settings(arguments.config, os.environ)

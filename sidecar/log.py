@@ -7,7 +7,8 @@ finished line and bounds the lines a minute.
 
 import logging
 import re
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import Any, Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
@@ -18,6 +19,13 @@ _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
 _MOST_LINES = 240  # a minute
 # Logged per fault; reasons should be few and fixed, and this bounds the log if they are not.
 _MAX_REASONS = 16
+
+# What every line has, also one of a library that knows nothing of structlog.
+_EVERY_LINE: Final[Sequence[Processor]] = (
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+)
 
 Logger = FilteringBoundLogger  # what ``structlog.get_logger`` returns
 
@@ -69,23 +77,15 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
     8601), ``level``, ``event``, ``logger`` and the event's own fields.
     """
     console = format == "console" or (format == "auto" and stream.isatty())
-    shared: list[Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-    ]
-    ending: list[Processor] = [
+    json = (_ordered, structlog.processors.JSONRenderer(default=str))
+    finishing: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
+        *((_console(stream),) if console else json),
     ]
-    if console:
-        ending.append(_console(stream))
-    else:
-        ending += [_ordered, structlog.processors.JSONRenderer(default=str)]
-
     handler = logging.StreamHandler(stream)
     handler.addFilter(_AtMost())
-    handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
+    handler.setFormatter(_Formatter(foreign_pre_chain=_EVERY_LINE, processors=finishing))
     # Otherwise a line that cannot be formatted or written goes to stderr as it is, credentials
     # included.
     logging.raiseExceptions = False
@@ -95,7 +95,7 @@ def configure_logging(stream: TextIO, *, level: str, format: str) -> None:  # no
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *shared,
+            *_EVERY_LINE,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -11,8 +11,8 @@ from sidecar.alerting.push import alert_session, post_alerts
 from sidecar.engine.fetch import Fetcher
 from sidecar.errors import MeasurementError, Unreachable
 from sidecar.settings.groups import Alerting, Scrape
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import RequestOptions
 from tests.http.certificates import Authority
 
 MODELS = json.dumps({"data": [{"id": "m"}]})

@@ -17,8 +17,8 @@ from typing import Final, cast
 from benchmarks.calibration.delays import options
 from benchmarks.calibration.rates import in_parallel, most_events
 from sidecar.analysis.endings import DAY, Endings
+from sidecar.requests.keys import LOOP, Ending, Sampling
 from sidecar.requests.messages import FinishedRequest
-from sidecar.requests.tables import LOOP, Ending, Sampling
 
 _POLL: Final = 15.0
 _WINDOW: Final = 300.0

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from specdec_tools.load.client import Sample
-from specdec_tools.load.comparison import Comparison, compare
-from specdec_tools.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
-from specdec_tools.load.templates import template_numbers
+from specdec_tools.measuring.client import Sample
+from specdec_tools.measuring.comparison import Comparison, compare
+from specdec_tools.measuring.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
+from specdec_tools.measuring.templates import template_numbers
 
 _REQUESTS: Final = 16
 _SCATTER: Final = 0.1  # of a request's time per token

@@ -19,6 +19,7 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot, SnapshotReader
 from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import ReportView
 from sidecar.log import StateLog
+from sidecar.requests.keys import CellKey
 from sidecar.requests.messages import (
     FinishedRequest,
     Hello,
@@ -26,7 +27,6 @@ from sidecar.requests.messages import (
     ReportEnd,
     ReportPart,
 )
-from sidecar.requests.tables import CellKey
 from sidecar.requests.tally import Outcome
 from sidecar.settings import load_settings
 from tests.cells import numbers

@@ -14,8 +14,8 @@ from statistics import median
 from typing import Final, cast
 
 from sidecar.analysis.endings import DAY, Endings
+from sidecar.requests.keys import LOOP, Ending, Sampling
 from sidecar.requests.messages import FinishedRequest
-from sidecar.requests.tables import LOOP, Ending, Sampling
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import markdown
 

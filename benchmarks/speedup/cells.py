@@ -21,8 +21,8 @@ from sidecar.requests.messages import Dropped, Message, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings.groups import Limits
 from sidecar.settings.groups import Scrape as ScrapeSettings
-from specdec_tools.load.client import Client, Sample
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client, Sample
+from specdec_tools.measuring.workload import RequestOptions
 from specdec_tools.recording.recording import PluginLine, Scrape
 
 _POLL = 0.5  # seconds

@@ -40,8 +40,8 @@ from lab.installation import installed
 from sidecar.settings import load_settings
 from sidecar.settings.baselines import PlainStepTimes
 from specdec_tools.commands.baseline import measure
-from specdec_tools.load.client import Sample
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Sample
+from specdec_tools.measuring.workload import RequestOptions
 from specdec_tools.plain.document import plain_steps
 
 _LOADS = (1, 4, 8)

@@ -13,7 +13,7 @@ from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.analysis.temperature_state import request_numbers
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
-from specdec_tools.load.client import Sample
+from specdec_tools.measuring.client import Sample
 from specdec_tools.plain.measured import BaselineRun, Slot
 from specdec_tools.recording.recording import PluginLine, Scrape, replay_events
 

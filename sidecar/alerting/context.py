@@ -1,4 +1,4 @@
-"""What is said with an alert beside its text: what the page says of the same."""
+"""What is said with an alert beside its text: what the status page says of the same."""
 
 from dataclasses import replace
 
@@ -13,13 +13,13 @@ from sidecar.wording.notes import model_notes
 
 
 def context(report: Report, alert: PodAlert) -> str:
-    """The page's answer on the alert's model, why, and its notes; of replies, how they end.
+    """The status page's answer on the alert's model, why, and its notes; how replies end.
 
-    With an alert on vLLM as a whole it is the page's answer.
+    With an alert on vLLM as a whole it is the status page's answer.
     """
     model = report.model(alert.model_name)
     if model is None or alert.alert is Alert.DOWN:
-        return _page_answer(report)
+        return _status_answer(report)
     if alert.alert is Alert.OUTPUT_WORSE:
         return _on_replies(model)
     return _on_model(report, model)
@@ -27,7 +27,7 @@ def context(report: Report, alert: PodAlert) -> str:
 
 def _on_model(report: Report, model: ModelReport) -> str:
     """Each note that is not in the answer already has a line."""
-    answered = _page_answer(replace(report, models=(model,)))
+    answered = _status_answer(replace(report, models=(model,)))
     why = [_why(finding) for finding in explanations(model)[:1] if finding.remedy]
     notes = [note for note in model_notes(model) if note not in answered]
     return "\n".join((answered, *why, *notes))
@@ -45,6 +45,6 @@ def _why(finding: Explanation) -> str:
     return f"{text}\n{finding.option}" if finding.option else text
 
 
-def _page_answer(report: Report) -> str:
+def _status_answer(report: Report) -> str:
     shown = answer(report)
     return f"{shown.text} {shown.why}".strip()

@@ -1,7 +1,7 @@
 """Follows a pod's alerts from report to report: which of them fire, since when, and for how long.
 
 As Prometheus and Alertmanager do with the rules: a condition must hold for a while, the alert
-outlasts it, and one cause has one page.
+outlasts it, and one cause pages once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from sidecar.analysis.pod_alert import Alert, PodAlert, Severity
 _ONE_CAUSE: Final = frozenset({Alert.COLLAPSED, Alert.LOW, Alert.SLOWER})
 _BRIDGED: Final = 360.0  # seconds for which an alert holds on if nothing tells that it is over
 _RESOLVED: Final = 900.0  # seconds for which a resolved alert is kept, as in Prometheus
-_MENDED: Final = 900.0  # seconds after a collapse's page without warnings on the rate, as in rules
+_MENDED: Final = 900.0  # seconds without warnings on the rate after a collapse, as in rules
 
 _Key = tuple[Alert, Severity, str, str]  # an alert's identity: its rule and its labels
 
@@ -28,7 +28,7 @@ class Course:
     It fires from ``started`` until ``ended``, Unix seconds; each is None until then. The others are
     in monotonic seconds: ``since`` when it has held, told or not, ``told`` when it was last told,
     and ``held`` when it last held; once it has ended, ``held`` is when it did. ``context`` is what
-    the page said of it when it was last told.
+    the status page said of it when it was last told.
     """
 
     alert: PodAlert
@@ -145,8 +145,8 @@ def _one_page(
     silenced = {Alert.LOW: collapsed | mending, Alert.LOW_AT_TEMPERATURE: mending}
     chosen = dict(paged)
     for alert in alerts:
-        page = paged.get(alert.model_name)
-        is_low_kept = alert.keeps_page and page is Alert.LOW
+        earlier = paged.get(alert.model_name)
+        is_low_kept = alert.keeps_page and earlier is Alert.LOW
         if is_low_kept:
             yield replace(alert, severity=Severity.CRITICAL)
         is_silent = is_low_kept or alert.model_name in silenced.get(alert.alert, ())

@@ -6,7 +6,7 @@ It sends the report's alerts under the rules' names, and judges nothing.
 import asyncio
 import socket
 import time
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -30,8 +30,8 @@ from sidecar.tls import connection_fault, verifying
 SOURCE: Final = "sidecar"
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
-_LEAST_LIFE: Final = 240.0  # seconds that an alert lasts at least if it is not sent again
-_LIVES: Final = 4  # intervals that it lasts, if that is longer
+_LASTS_AT_LEAST: Final = 240.0  # seconds that an alert lasts if it is not sent again
+_LASTS_INTERVALS: Final = 4  # how many it lasts, if that is longer
 _SAID: Final = 120  # characters of a rejection that are shown
 _MOST_SAID: Final = 1024  # bytes of it that are read
 OUTCOMES: Final = ("accepted", "rejected", "failed")
@@ -49,20 +49,20 @@ class Push:
         self,
         report: Callable[[], Report],
         alerting: Alerting,
-        own_page: str,
+        own_url: str,
         log: StateLog,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``own_page`` is the address at which others reach the sidecar.
+        """``own_url`` is the address at which others reach the sidecar.
 
         ``monotonic`` measures how long alerts hold; ``wall`` gives Unix seconds.
         """
         self._alerting = alerting
         self._report = report
         self._log = log
-        self._own_page = own_page
+        self._own_url = own_url
         self._monotonic = monotonic
         self._wall = wall
         self._courses = Courses(alerting.pace)
@@ -72,12 +72,12 @@ class Push:
             "instance": alerting.instance or socket.gethostname(),
             "source": SOURCE,
         }
-        self._runbooks = alerting.runbooks or f"{own_page}/runbooks"
-        self._life = max(_LEAST_LIFE, _LIVES * alerting.interval)
+        self._runbooks = alerting.runbooks or f"{own_url}/runbooks"
+        self._lasts = max(_LASTS_AT_LEAST, _LASTS_INTERVALS * alerting.interval)
         self._replicas = [
             (url.partition("://")[2].rpartition("@")[2], url) for url in alerting.alertmanagers
         ]
-        self.sent: Tally[tuple[str, str]] = Tally(
+        self.sent: Counter[tuple[str, str]] = Counter(
             {(name, kind): 0 for name, _ in self._replicas for kind in OUTCOMES}
         )
 
@@ -126,7 +126,7 @@ class Push:
         alert = course.alert
         rule = course.rule
         labels = {**self._labels, "alertname": rule.name, **rule.labels, **alert.labels}
-        details = f"Details: specdec-sidecar report --url {self._own_page}"
+        details = f"Details: specdec-sidecar report --url {self._own_url}"
         annotations = {
             "summary": filled(rule.summary, labels, alert.value),
             "description": filled(rule.description, labels, alert.value),
@@ -140,7 +140,7 @@ class Push:
             query = urlencode({f"var-{name}": value for name, value in known.items()})
             annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{query}"
 
-        end = wall + self._life if course.ended is None else min(course.ended, wall)
+        end = wall + self._lasts if course.ended is None else min(course.ended, wall)
         # Even if the clock was set back; otherwise it is rejected.
         start = min(course.started or wall, wall, end)
 

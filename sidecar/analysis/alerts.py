@@ -19,7 +19,7 @@ from sidecar.errors import BadStatus, Interrupted, TimedOut, Unreachable
 from sidecar.findings.ending import EndsBadly
 from sidecar.findings.finding import advised
 from sidecar.findings.not_speculating import NotSpeculating
-from sidecar.requests.tables import EMPTY, LOOP
+from sidecar.requests.keys import EMPTY, LOOP
 from sidecar.settings.groups import Thresholds
 
 # The errors of a scrape that mean that vLLM may be down. After any other, something responded.

@@ -21,9 +21,9 @@ from sidecar.analysis.split.strata import ENGINE, Difference, marginal
 from sidecar.analysis.split.tallies import group_reports
 from sidecar.analysis.values import EngineValues, ModelValues
 from sidecar.analysis.windows.recent import Ordered
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.findings.catalog import find
-from sidecar.requests.tables import Table
+from sidecar.requests.keys import Table
 from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10

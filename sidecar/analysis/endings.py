@@ -13,8 +13,8 @@ from typing import Final
 
 from sidecar.analysis.reply_kinds import ReplyKinds
 from sidecar.analysis.windows.sums import SlidingSums
+from sidecar.requests.keys import EMPTY, ENDINGS, LOOP, Ending
 from sidecar.requests.messages import FinishedRequest
-from sidecar.requests.tables import EMPTY, ENDINGS, LOOP, Ending
 
 DAY: Final = 86_400.0  # seconds
 _AROUND: Final = 1800.0  # seconds before and after this time yesterday that count as the same time
@@ -39,7 +39,7 @@ class Reference(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
+class _Needed:
     """What a rise must reach to count, each of them."""
 
     requests: int  # that end so
@@ -50,10 +50,10 @@ class _Limits:
 
 # It is compared at each poll, so some 300 windows a day: four standard errors are too many for
 # chance on all but one day in ten (docs/measurements/fidelity.md).
-_BEGINS: Final = _Limits(requests=_FEWEST, difference=_CLEARLY, standard_errors=4.0, odds_ratio=3.0)
+_BEGINS: Final = _Needed(requests=_FEWEST, difference=_CLEARLY, standard_errors=4.0, odds_ratio=3.0)
 # What has begun goes on until it is hardly more than usual: a window with few by chance does not
 # end it.
-_GOES_ON: Final = _Limits(requests=2, difference=0.02, standard_errors=1.0, odds_ratio=1.5)
+_GOES_ON: Final = _Needed(requests=2, difference=0.02, standard_errors=1.0, odds_ratio=1.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class EndingChange:
         """
         if self.as_yesterday and not self.was_more:
             return False
-        limits = _GOES_ON if self.was_more else _BEGINS
+        needed = _GOES_ON if self.was_more else _BEGINS
 
-        is_many = round(self.share * self.requests) >= limits.requests
-        matters = self.share - self.usual > limits.difference
-        exceeds_chance = self.standard_errors >= limits.standard_errors
-        return is_many and matters and exceeds_chance and self.odds_ratio >= limits.odds_ratio
+        is_many = round(self.share * self.requests) >= needed.requests
+        matters = self.share - self.usual > needed.difference
+        exceeds_chance = self.standard_errors >= needed.standard_errors
+        return is_many and matters and exceeds_chance and self.odds_ratio >= needed.odds_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.analysis.values import EngineValues, ModelValues
 from sidecar.engine import merge
+from sidecar.requests.keys import ENDINGS, LOOP, Table
 from sidecar.requests.messages import Speculation
-from sidecar.requests.tables import ENDINGS, LOOP, Table
 from sidecar.settings.groups import Thresholds
 
 _LOOPS_MATTER: Final = 0.05  # share of the draft tokens; loops that hold less are not told

@@ -37,8 +37,8 @@ from sidecar.analysis.temperature_state import TemperatureState, request_numbers
 from sidecar.analysis.windows.growth import HOUR
 from sidecar.analysis.windows.recent import Ordered, Recent, acceptance_bin
 from sidecar.analysis.windows.sums import SlidingSums
+from sidecar.requests.keys import ABOVE_2, GROUPED, LOOP, OTHER, Ending, Table
 from sidecar.requests.messages import FinishedRequest, Speculation
-from sidecar.requests.tables import ABOVE_2, GROUPED, LOOP, OTHER, Ending, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainEndings

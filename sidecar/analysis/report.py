@@ -33,11 +33,11 @@ from sidecar.analysis.speed.speedup import EngineSpeed, Held, LoadReport, Speedu
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.findings.finding import Finding
+from sidecar.requests.keys import Ending
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.requests.tables import Ending
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainLatency, PlainStepTimes
 

@@ -6,7 +6,7 @@ This is the one place that says the number. What it costs is counted in ``tests/
 from typing import Final
 
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
-from sidecar.requests.tables import GROUPED
+from sidecar.requests.keys import GROUPED
 from sidecar.settings import Settings
 
 PROMISED: Final = 1500

@@ -30,7 +30,7 @@ from sidecar.analysis.split.view import LivesView
 from sidecar.analysis.values import ModelValues
 from sidecar.analysis.verdict import Judge
 from sidecar.engine import merge
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.messages import Speculation

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from sidecar.analysis.distributions import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.windows.recent import Recent, acceptance_bin, relative_bin
+from sidecar.requests.keys import ENDINGS, Ending
 from sidecar.requests.messages import FinishedRequest
-from sidecar.requests.tables import ENDINGS, Ending
 from sidecar.requests.tally import Outcome
 
 # few: each edge costs a series per temperature

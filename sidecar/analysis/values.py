@@ -17,7 +17,7 @@ from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
 from sidecar.analysis.split.plugin_state import NoSplit
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.view import EngineView
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 
 _NO_EVIDENCE = Evidence()
 _UNKNOWN = EngineView()

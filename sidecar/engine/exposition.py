@@ -29,7 +29,7 @@ _OPENMETRICS_END = b"# EOF\n"
 # On the Rust frontend's page before its engine has told it anything, families have no series, and
 # an encoder that leaves those out keeps the one family of the server that has no labels.
 _FRONTEND = re.compile(rb"(?m)^# TYPE (vllm:|http_request_duration_highr_seconds histogram)")
-_OF_PYTHON = {PROCESS_START, *(f"{prefix}{CREATED}" for prefix in PREFIXES)}
+_START_TIMES = {PROCESS_START, *(f"{prefix}{CREATED}" for prefix in PREFIXES)}
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(
     r"[ \t]*(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)[ \t]*="
@@ -124,7 +124,7 @@ class PageReader:
             raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
 
         self._is_rust = _is_rust(body, page)
-        if not self._is_rust and not _has_vllms(page) and _API_SERVER.search(body):
+        if not self._is_rust and not _has_vllm_series(page) and _API_SERVER.search(body):
             raise NoLogStats("an API server answers, but its page has no metric of vLLM")
 
         if self._series != page.series:
@@ -137,15 +137,15 @@ class PageReader:
 def _is_rust(body: bytes, page: Page) -> bool:
     """Whether vLLM's Rust frontend serves the page.
 
-    It sends OpenMetrics although plain text was asked for, and has neither a start time nor one of
-    its counters', which Python's client library has in that format (vLLM, rust/src/metrics).
+    It alone sends OpenMetrics although plain text was asked for, and without the start times of the
+    process and the counters that Python's client library has then (vLLM, rust/src/metrics).
     """
-    has_pythons = any(series.name in _OF_PYTHON for series in page.series)
+    has_start_times = any(series.name in _START_TIMES for series in page.series)
     is_openmetrics = body.endswith(_OPENMETRICS_END)
-    return is_openmetrics and not has_pythons and _FRONTEND.search(body) is not None
+    return is_openmetrics and not has_start_times and _FRONTEND.search(body) is not None
 
 
-def _has_vllms(page: Page) -> bool:
+def _has_vllm_series(page: Page) -> bool:
     """Whether a sample is one of vLLM's own."""
     for series in page.series:
         prefix, _ = split(series.name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Final, TypeVar
 
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 

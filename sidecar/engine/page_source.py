@@ -68,8 +68,7 @@ class PageSource:
             return None
 
         try:
-            body = await self._fetcher.get(path)
-            series, snapshot = await asyncio.to_thread(self._filtered_pages.read, body)
+            series, snapshot = await self._filtered_pages.read(await self._fetcher.get(path))
         except (BadStatus, Interrupted, PageError):
             self._filter.fail()
             return None
@@ -83,7 +82,7 @@ class PageSource:
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        series, snapshot = await asyncio.to_thread(self._whole_pages.read, body)
+        series, snapshot = await self._whole_pages.read(body)
         self.whole_page = body
 
         if self._filter is not None:
@@ -92,16 +91,19 @@ class PageSource:
 
 
 class _Pages:
-    """Reads pages of one kind.
-
-    In a thread, so that the event loop stays responsive whatever they contain.
-    """
+    """Reads the whole pages, or the filtered ones, each of which is like the last one."""
 
     def __init__(self, limits: Limits) -> None:
         self._pages = PageReader(names.wanted(), limits)
         self._snapshots = SnapshotReader()
 
-    def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
-        """Raises what ``PageReader.read`` and ``SnapshotReader.read`` raise."""
+    async def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
+        """Raises what ``PageReader.read`` and ``SnapshotReader.read`` raise.
+
+        It reads in a thread, so that the event loop stays responsive whatever the page contains.
+        """
+        return await asyncio.to_thread(self._read, body)
+
+    def _read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
         page = self._pages.read(body)
         return page.series, self._snapshots.read(page)

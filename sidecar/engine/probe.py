@@ -18,7 +18,7 @@ import aiohttp
 from yarl import URL
 
 from sidecar.log import StateLog
-from sidecar.requests.tables import OWN_MARK
+from sidecar.requests.keys import OWN_MARK
 from sidecar.settings.groups import Probe, Scrape
 from sidecar.tls import client_context, connection_fault
 

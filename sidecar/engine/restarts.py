@@ -1,12 +1,12 @@
 """Which engines have started again, and whether the same vLLM still answers.
 
-This is the one place that decides it. Who answers is said by a page's identity, which is compared
-by ``==``: the ids of its servers and the start time of its process, as far as it has them. Another
-identity is another vLLM, at once. One that comes back is one of several servers at the address.
+This is the one place that decides it. Who answers follows from a page's ``Identity``: the ids of
+its servers and the start time of its process, as far as it has them. Another identity is another
+vLLM, at once. One that comes back is one of several servers at the address.
 
-What the counters did, they tell themselves: by the time at which an engine's were made
-(``*_created``), where it is exported, else by falling. VLLM makes them anew in the same process
-when elastic expert parallelism changes its number of engines.
+Whether an engine's counters have begun anew follows from the time at which they were made
+(``*_created``) where that is exported, and else from their falling. In the same process, vLLM
+makes them anew when elastic expert parallelism changes its number of engines.
 
 A page without an identity has only its counters. If they fall, that does not tell a restart from
 two servers that answer in turn, so the next two pages decide.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import Counter
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
@@ -112,7 +112,7 @@ class _Seen:
     identity: Identity
 
 
-_Line = Mapping[EngineKey, EngineSnapshot]
+_Engines = Mapping[EngineKey, EngineSnapshot]
 
 
 class RestartDetector:
@@ -125,12 +125,12 @@ class RestartDetector:
         self._gone: deque[Identity] = deque(maxlen=_MOST_GONE)  # others have replaced them
 
         # The last page, accepted or not, and how many in a row have gone on until it.
-        self._latest: _Line = {}
+        self._latest: _Engines = {}
         self._latest_identity = Identity()
         self._in_a_row = 0
         self._is_doubt_in_one = False  # whether the page that fell had the accepted identity
         # Before a restart that only the counters showed: the last page of the old process.
-        self._above: _Line = {}
+        self._above: _Engines = {}
 
     @property
     def is_in_doubt(self) -> bool:
@@ -177,7 +177,7 @@ class RestartDetector:
         is_other = identity.is_same(self._latest_identity) is False
         goes_on = not is_other and not _is_below(page, self._latest)
         self._in_a_row = self._in_a_row + 1 if goes_on else 1
-        self._latest = _line(page)
+        self._latest = _by_key(page)
         self._latest_identity = identity
 
     def _step(
@@ -340,9 +340,11 @@ def _has_counted(engine: EngineSnapshot) -> bool:
     return any(engine.counters.values())
 
 
-def _line(page: PageSnapshot) -> _Line:
+def _by_key(page: PageSnapshot) -> _Engines:
     return {engine.key: engine for engine in page.engines}
 
 
-def _is_below(page: PageSnapshot, line: _Line) -> bool:
-    return any(engine.key in line and fell(line[engine.key], engine) for engine in page.engines)
+def _is_below(page: PageSnapshot, earlier: _Engines) -> bool:
+    return any(
+        engine.key in earlier and fell(earlier[engine.key], engine) for engine in page.engines
+    )

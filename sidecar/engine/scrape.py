@@ -11,7 +11,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import PageError, ScrapeError
 from sidecar.settings.groups import Scrape
 
-_RECENT = 5  # pages; the fastest shows the cost, the others also include waiting
+_RECENT = 5  # pages: the fastest of them shows what one costs, and others may have waited besides
 
 
 class ScrapeSink(Protocol):
@@ -69,8 +69,8 @@ class Poller:
         """Polls until cancelled."""
         while True:
             started = self._monotonic()
-            pause = await self.poll()
-            await asyncio.sleep(max(pause - (self._monotonic() - started), 0))
+            interval = await self.poll()
+            await asyncio.sleep(max(interval - (self._monotonic() - started), 0))
 
     async def poll(self) -> float:
         """Polls once; returns the seconds from its start to the start of the next poll."""

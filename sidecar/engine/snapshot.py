@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import le
 
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.exposition import Page, Series
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.layout import EngineLayout, HistogramLayout, PageLayout, page_layout
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
-from sidecar.engine.plan import EnginePlan, HistogramPlan, PagePlan, page_plan
 from sidecar.errors import NoVllmMetrics
 
 _NO_DRAFTS = dict.fromkeys(SPECULATION, 0.0)
@@ -113,12 +113,12 @@ class PageSnapshot:
 
 
 class SnapshotReader:
-    """Turns one server's pages into snapshots; plans once per page shape."""
+    """Turns one server's pages into snapshots; pages of the same series have one layout."""
 
     def __init__(self) -> None:
         self._series: tuple[Series, ...] = ()
         self._is_rust = False
-        self._plan = PagePlan()
+        self._layout = PageLayout()
         # Labels that have told processes apart: an engine keeps its name once it is the only one.
         self._replica_labels: tuple[str, ...] = ()
 
@@ -133,25 +133,25 @@ class SnapshotReader:
             PageTooLarge: there are more engines than any vLLM has.
         """
         if self._series is not page.series or self._is_rust != page.is_rust:
-            self._plan = page_plan(page.series, self._replica_labels, is_rust=page.is_rust)
-            self._replica_labels = self._plan.replica_labels
+            self._layout = page_layout(page.series, self._replica_labels, is_rust=page.is_rust)
+            self._replica_labels = self._layout.replica_labels
             self._series = page.series
             self._is_rust = page.is_rust
 
-        plans = self._plan.engines
-        if not plans and not page.is_rust:
+        layouts = self._layout.engines
+        if not layouts and not page.is_rust:
             raise NoVllmMetrics("the page has no series of a vLLM engine")
 
-        engines = tuple(_engine(plan, page.values) for plan in plans)
-        planned = sum(len(plan.histograms) for plan in plans)
-        contradictory = planned - sum(len(engine.histograms) for engine in engines)
+        engines = tuple(_engine(layout, page.values) for layout in layouts)
+        expected = sum(len(layout.histograms) for layout in layouts)
+        contradictory = expected - sum(len(engine.histograms) for engine in engines)
         return PageSnapshot(
             engines=engines,
-            process_start=_time(self._plan.process_start, page.values),
-            malformed=page.malformed + contradictory + self._plan.unread_servers,
-            shows_replicas=self._plan.shows_replicas,
+            process_start=_time(self._layout.process_start, page.values),
+            malformed=page.malformed + contradictory + self._layout.unread_servers,
+            shows_replicas=self._layout.shows_replicas,
             is_rust=page.is_rust,
-            servers=self._plan.servers,
+            servers=self._layout.servers,
         )
 
 
@@ -162,39 +162,39 @@ def _time(index: int | None, values: Sequence[float]) -> float | None:
     return values[index]
 
 
-def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
+def _engine(layout: EngineLayout, values: Sequence[float]) -> EngineSnapshot:
     counters = {}
-    for counter, indices in plan.counters.items():
+    for counter, indices in layout.counters.items():
         value = _sum(values, indices)
         if _is_count(value):
             counters[counter] = value
-    if Trait.RUST_FRONTEND in plan.traits and not any(map(counters.get, SPECULATION)):
+    if Trait.RUST_FRONTEND in layout.traits and not any(map(counters.get, SPECULATION)):
         counters = {name: value for name, value in counters.items() if name not in SPECULATION}
 
     gauges = {}
-    for gauge, indices in plan.gauges.items():
+    for gauge, indices in layout.gauges.items():
         value = _gauge(gauge, values, indices)
         most = 1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST
         if 0 <= value <= most:
             gauges[gauge] = value
 
     histograms = {}
-    for phase, histogram in plan.histograms.items():
+    for phase, histogram in layout.histograms.items():
         reading = _histogram(values, histogram)
         if reading is not None:
             histograms[phase] = reading
 
-    positions = tuple(_sum(values, indices) for indices in plan.positions)
+    positions = tuple(_sum(values, indices) for indices in layout.positions)
     return EngineSnapshot(
-        key=plan.key,
+        key=layout.key,
         counters=counters,
         accepted_per_position=positions if all(map(_is_count, positions)) else (),
         gauges=gauges,
         histograms=histograms,
-        kv_cache_capacity_tokens=plan.kv_cache.capacity,
-        traits=plan.traits,
-        kv_cache_block_tokens=plan.kv_cache.block,
-        created=_time(plan.created, values),
+        kv_cache_capacity_tokens=layout.kv_cache.capacity,
+        traits=layout.traits,
+        kv_cache_block_tokens=layout.kv_cache.block,
+        created=_time(layout.created, values),
     )
 
 
@@ -215,8 +215,8 @@ def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> f
     return _sum(values, indices)
 
 
-def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:
-    counts = tuple(_sum(values, indices) for indices in plan.buckets)
+def _histogram(values: Sequence[float], layout: HistogramLayout) -> HistogramReading | None:
+    counts = tuple(_sum(values, indices) for indices in layout.buckets)
     is_cumulative = all(map(le, counts, counts[1:]))
     is_possible = counts[0] >= 0 and counts[-1] <= _LARGEST  # neither holds for NaN
-    return HistogramReading(plan.edges, counts) if is_cumulative and is_possible else None
+    return HistogramReading(layout.edges, counts) if is_cumulative and is_possible else None

@@ -2,7 +2,7 @@
 
 from sidecar.analysis.split.plugin_state import BAD
 from sidecar.analysis.state import State
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Logger, StateLog
@@ -34,12 +34,12 @@ class LoggedState:
             self._restarts = self._state.restarts
             self._log.info("vLLM restarted; its counters start again at 0")
 
-        shown = {engine.key for engine in page.engines}
-        for model, engine in sorted(shown - self._known):
+        present = {engine.key for engine in page.engines}
+        for model, engine in sorted(present - self._known):
             self._log.info("engine found", model=model, engine=engine)
             self._log_baseline(model)
 
-        self._known = shown
+        self._known = present
         plugin = self._state.plugin.report("", as_of_poll=True)
         meaning = plugin_sentence(plugin)
         if plugin.heard and meaning != self._plugin:

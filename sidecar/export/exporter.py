@@ -2,20 +2,30 @@
 
 import gzip
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from sidecar.analysis.distributions import Distribution
-from sidecar.export.declaration import ReportView
+from sidecar.export.declaration import Kind, ReportView
 from sidecar.export.metrics import METRICS
 
+_FAMILIES: Final[Mapping[Kind, type[Any]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 GZIP_LEVEL: Final = 1  # half the uncompressed size at a fifth of the default level's time
 
 
@@ -33,23 +43,22 @@ class Families(Collector):
 def families(shown: ReportView) -> Iterator[Family]:
     """Every metric that has a sample."""
     for metric in METRICS:
-        family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
+        family = _FAMILIES[metric.kind](metric.name, metric.help, labels=metric.labels)
         for labels, value in metric.samples(shown):
-            _add(family, metric.name, dict(zip(metric.labels, labels, strict=True)), value)
+            if isinstance(value, Distribution):
+                family.add_metric(labels, _buckets(value), value.sum)
+            else:
+                family.add_metric(labels, value)
         if family.samples:
             yield family
 
 
-def _add(family: Family, name: str, labels: dict[str, str], value: float | Distribution) -> None:
-    if not isinstance(value, Distribution):
-        family.add_sample(name, labels, value)
-        return
-    for edge, count in zip((*value.edges, math.inf), value.counts, strict=True):
-        # prometheus_client leaves it untyped.
-        le = floatToGoString(edge)  # type: ignore[no-untyped-call]
-        family.add_sample(f"{name}_bucket", labels | {"le": le}, count)
-    family.add_sample(f"{name}_count", labels, value.count)
-    family.add_sample(f"{name}_sum", labels, value.sum)
+def _buckets(distribution: Distribution) -> list[tuple[str, int]]:
+    """Each bucket's ``le`` and count."""
+    edges = (*distribution.edges, math.inf)
+    # prometheus_client leaves the function untyped.
+    names = (floatToGoString(edge) for edge in edges)  # type: ignore[no-untyped-call]
+    return list(zip(names, distribution.counts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

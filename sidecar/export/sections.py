@@ -52,15 +52,15 @@ _UNBROKEN = re.compile(r"(?<=\bT) (?=\d)|(?<=\d) (?=(?:ms|µs|s|min|h)\b)")
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 
-def bar(value: float | None, limits: Sequence[float]) -> str:
-    """A share from 0 to 1 as a bar, with a mark at each limit."""
+def bar(value: float | None, thresholds: Sequence[float]) -> str:
+    """A share from 0 to 1 as a bar, with a mark at each threshold."""
     fill = ""
     if value is not None:
         fill = f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
 
     marks = "".join(
-        f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>'
-        for at in limits
+        f'<line class="threshold" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>'
+        for at in thresholds
     )
 
     return (
@@ -92,15 +92,15 @@ def _place(ratio: float) -> float:
     return _WIDTH * (0.03 + 0.47 * (1 + log2(bounded)))
 
 
-def distribution(counts: Sequence[int], limit: float) -> str:
-    """Requests by acceptance, in equal bins from 0 to 1; bins below ``limit`` stand out."""
+def distribution(counts: Sequence[int], threshold: float) -> str:
+    """Requests by acceptance, in equal bins from 0 to 1; bins below ``threshold`` stand out."""
     highest = max(counts, default=0)
     if not highest:
         return ""
 
     width = 100 / len(counts)
     bins = "".join(
-        f'<rect class="bin{" low" if (index + 1) / len(counts) <= limit else ""}"'
+        f'<rect class="bin{" low" if (index + 1) / len(counts) <= threshold else ""}"'
         f' x="{index * width + 0.5:.1f}" width="{width - 1:.1f}"'
         f' y="{28 - 28 * count / highest:.1f}" height="{28 * count / highest:.1f}"/>'
         for index, count in enumerate(counts)
@@ -332,7 +332,7 @@ class _Bucket:
 
 def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: str) -> str:
     low = thresholds.acceptance_net_negative
-    limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
+    marks = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
     words, _, beside = verdict_words(judged).partition(", ")
     verdict = f"{words}, <small>{beside}</small>" if beside else words
 
@@ -340,7 +340,7 @@ def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: st
         f'<div class="bucket {tone_of(judged)}{" guess" if is_guess(judged) else ""}">'
         f'<div class="name">{bucket.name}<small>{bucket.of}</small></div>'
         f'<div class="verdict">{verdict}{hour}</div>'
-        f'<div class="bar">{value(percent(bucket.rate))} accepted{bar(bucket.rate, limits)}</div>'
+        f'<div class="bar">{value(percent(bucket.rate))} accepted{bar(bucket.rate, marks)}</div>'
         f'<div class="spread">{bucket.spread}</div>'
         f'<div class="facts number">{bucket.figures}</div>{bucket.notes}</div>'
     )

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from sidecar.analysis.engine.health import HealthReport
-from sidecar.export import page
+from sidecar.export import status_page
 from sidecar.export.declaration import ReportView
 from sidecar.export.exporter import chosen, compressed, rendered
 from sidecar.export.lines import hour
@@ -21,7 +21,10 @@ from sidecar.log import redacted
 from sidecar.shipped import shipped
 from sidecar.wording.health import health_line
 
-_PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
+_PAGE_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": status_page.SECURITY_POLICY,
+}
 PROBES = frozenset({"/-/healthy", "/-/ready", "/-/engine"})
 """The paths of the probes, whose responses reveal nothing but whether something works."""
 
@@ -59,10 +62,10 @@ def make_web(
     app.router.add_get("/metrics", _metrics(kept, vllm_page))
     app.router.add_get("/api/v1/status", made(_json, "application/json"))
     app.router.add_get("/api/v1/history", made(_hour, "application/json"))
-    app.router.add_get("/", made(page.page, "text/html"))
-    app.router.add_get("/content", made(page.content, "text/html"))
-    for name, content_type in page.STATIC.items():
-        app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
+    app.router.add_get("/", made(status_page.page, "text/html"))
+    app.router.add_get("/content", made(status_page.content, "text/html"))
+    for name, content_type in status_page.STATIC.items():
+        app.router.add_get(f"/static/{name}", _file(status_page.static(name), content_type))
 
     runbooks = {path.name: path.read_bytes() for path in shipped("runbooks").glob("*.md")}
     for path, folder in (("/runbooks", "runbooks/"), ("/runbooks/", "")):

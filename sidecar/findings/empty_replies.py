@@ -7,7 +7,7 @@ from sidecar.analysis.report import ModelReport
 from sidecar.findings.ending import EXPECT, IN_SHORT, RUNBOOK, EndsBadly, ending_badly, explained
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.kind import FindingKind, Place
-from sidecar.requests.tables import EMPTY
+from sidecar.requests.keys import EMPTY
 from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "empty_replies"

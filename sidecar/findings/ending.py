@@ -14,7 +14,7 @@ from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Refe
 from sidecar.analysis.report import ModelReport
 from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import Finding
-from sidecar.requests.tables import EMPTY, LOOP, Ending
+from sidecar.requests.keys import EMPTY, LOOP, Ending
 from sidecar.wording.numbers import percent
 
 _LARGE: Final = 0.2  # share from which on it comes before what is said of the speed

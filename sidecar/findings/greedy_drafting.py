@@ -22,8 +22,8 @@ from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.long_requests import LONG_REQUESTS
 from sidecar.findings.lower_acceptance import break_even_acceptance, is_below
 from sidecar.findings.paste import changed_config, verification
+from sidecar.requests.keys import OTHER
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.requests.tables import OTHER
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import memory_size, percent
 

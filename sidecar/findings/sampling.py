@@ -10,7 +10,7 @@ from sidecar.findings.group import RUNBOOK, accepting_less, advice_or_fact
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates
 from sidecar.findings.one_engine import ONE_ENGINE
-from sidecar.requests.tables import Table
+from sidecar.requests.keys import Table
 from sidecar.settings.groups import Thresholds
 
 _CODE: Final = "sampling"

@@ -12,7 +12,7 @@ from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.lower_acceptance import LowerAcceptance, both_rates, without_advice
 from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.findings.paste import verification
-from sidecar.requests.tables import Table
+from sidecar.requests.keys import Table
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import percent
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from sidecar.requests.tables import (
+from sidecar.requests.keys import (
     PARAMETERS,
     Bit,
     Bits,

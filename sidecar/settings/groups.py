@@ -194,9 +194,8 @@ class EngineHealth(Group):
     collapsed_after: Annotated[Duration, Field(ge=60, le=86400)] | None = None
     """hardly any draft token is accepted for this long; not set: a collapse alone asks for no
     restart"""
-    restarts_per_hour: int = Field(2, ge=1, le=60)
-    """restarts of an ailing vLLM within an hour after which `/-/engine` asks for no more; the alert
-    has a limit of its own, `thresholds.restarts_per_hour`"""
+    most_restarts_per_hour: int = Field(2, ge=1, le=60)
+    """restarts of an ailing vLLM within an hour after which `/-/engine` asks for no more"""
 
 
 class Probe(Group):

@@ -12,6 +12,9 @@ from pydantic import (
     PositiveInt,
 )
 
+from sidecar.sizes.families import Family, family_of
+from sidecar.sizes.precision import UNQUANTIZED
+
 _MOST_LAYERS: Final = 10_000
 # Names of the longest context, of which the shortest counts (vLLM 0.32,
 # transformers_utils/model_arch_config_convertor.py, ``derive_max_model_len_and_key``).
@@ -25,7 +28,6 @@ LENGTHS: Final = (
     "seq_len",
 )
 OVERRIDING_LENGTH: Final = "model_max_length"
-_GATED_ATTENTION: Final = ("qwen3_next", "qwen3_5")
 # Fields of layers that keep a state of fixed size, and of caches of yet another kind: which layers
 # these are, another field has to say.
 _OTHER_CACHES: Final = (
@@ -110,9 +112,8 @@ class ModelFields(BaseModel):
     attn_type_list: list[int] | None = None
     attention_places: list[int] | None = _named("attn_layer_indices", "full_attn_idxs")
     linear_attn_config: LinearAttention | None = None
-    attention_interval: NonNegativeInt | None = _named(
-        "full_attention_interval", "layer_group_size"
-    )
+    attention_interval: NonNegativeInt | None = _named("full_attention_interval")
+    layer_group_size: NonNegativeInt | None = None
     attn_layer_period: PositiveInt | None = None
     attn_layer_offset: int = 0
     has_other_caches: bool = False
@@ -135,6 +136,7 @@ class ModelFields(BaseModel):
         4, validation_alias=AliasChoices("linear_conv_kernel_dim", "conv_kernel", "mamba_d_conv")
     )
     mamba_dt_rank: PositiveInt | str | None = None
+    state_dtype: str | None = _named("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
 
     # Feed-forward networks and experts
     intermediate_size: int = 0
@@ -181,32 +183,28 @@ class ModelFields(BaseModel):
     moe_layer_end_index: int = -1
 
     @property
+    def family(self) -> Family:
+        """What is assumed where no field says it."""
+        return family_of(self.model_type)
+
+    @property
     def size_of_head(self) -> int:
         """The values of a key; the hidden size is divided among the heads if no field says it."""
         return self.head_dim or self.hidden_size // self.heads
-
-    @property
-    def values_of_head(self) -> int:
-        """The values that a KV head caches for a token: a key and a value.
-
-        With multi-head latent attention (MLA) it is one vector, which all heads share.
-        """
-        if self.kv_lora_rank:
-            return self.kv_lora_rank + self.qk_rope_head_dim
-        key = self.size_of_head
-        return key + (self.v_head_dim or key)
-
-    @property
-    def heads_that_cache(self) -> int:
-        """The KV heads of a layer; 1 with MLA."""
-        return 1 if self.kv_lora_rank else self.kv_heads or self.heads
 
     @property
     def gates_attention(self) -> bool:
         """Whether attention has a gate of the size of its queries, as Qwen3-Next's has."""
         if self.attn_output_gate is not None:
             return self.attn_output_gate
-        return (self.model_type or "").startswith(_GATED_ATTENTION)
+        return self.family.gates_attention
+
+    @property
+    def state_precision(self) -> str:
+        """That of a state's recurrence, where the kind of layer leaves it to the model."""
+        assumed = self.family.state_dtype
+        dtype = assumed and (self.state_dtype or assumed)
+        return "fp32" if dtype == "float32" else UNQUANTIZED
 
     @property
     def idle_experts(self) -> int | None:
@@ -219,11 +217,10 @@ class ModelFields(BaseModel):
 
     @property
     def number_of_shared_experts(self) -> int:
-        """The experts of a layer that each token passes; vLLM's Llama 4 has one unsaid."""
+        """The experts of a layer that each token passes."""
         if self.shared_experts is not None:
             return self.shared_experts
-        is_unsaid = (self.model_type or "").startswith("llama4")
-        return 1 if is_unsaid or self.shared_expert_width else 0
+        return 1 if self.shared_expert_width else self.family.shared_experts
 
 
 def fields_of(config: Mapping[str, Any]) -> ModelFields:

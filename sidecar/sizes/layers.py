@@ -1,21 +1,19 @@
-"""What each layer of a model is, by its ``config.json``: attention or a state, dense or experts."""
+"""What kinds of layers a model is made of, by its ``config.json``."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from sidecar.sizes.fields import ModelFields
+from sidecar.sizes.kinds import KindName, attention_kind, state_kind
 
-Mixer = Literal["attention", "state", "both", "none"]
-"""What mixes tokens: attention, which caches keys and values, or a state of fixed size."""
-FeedForward = Literal["dense", "experts", "none"]
+Layer = tuple[KindName, ...]
+"""The kinds that one layer consists of, such as attention and then experts."""
 
 _ATTENTION: Final = frozenset(
     {
         "attention",
         "full_attention",
-        "sliding_attention",
         "chunked_attention",
         "indexed_attention",
         "deepseek_sparse_attention",
@@ -23,94 +21,89 @@ _ATTENTION: Final = frozenset(
     }
 )
 """Kinds of layers that cache every token, as transformers names them; not the compressed ones."""
-_STATES: Final = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv"})
-_FEED_FORWARD: Final[dict[str, FeedForward]] = {"mlp": "dense", "moe": "experts"}
-"""Kinds of layers that mix nothing. Beside them, the other layers have no feed-forward network."""
+_WINDOW: Final = "sliding_attention"
+_STATES: Final = frozenset({"linear_attention", "mamba", "mamba2"})
+_FEED_FORWARD: Final[dict[str, KindName]] = {"mlp": "MLP", "moe": "experts"}
+"""Layers that only feed forward. Beside them, the other layers have no feed-forward network."""
 _BY_LETTER: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """The letters of Nemotron-H's ``hybrid_override_pattern``."""
-_WINDOWS_OF_MIMO: Final = {0: "full_attention", 1: "sliding_attention"}
-_EVERY_FOURTH: Final = ("qwen3_next", "qwen3_5")
-"""Families of which every fourth layer has attention if no field says it, as in transformers."""
-_ATTENTION_AND_STATE: Final = frozenset({"falcon_h1"})
-"""Families of which each layer has both."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer; ``window`` is that of its attention in tokens, None for full attention."""
-
-    mixer: Mixer
-    feed_forward: FeedForward
-    window: int | None = None
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether it caches keys and values."""
-        return self.mixer in {"attention", "both"}
-
-    @property
-    def has_state(self) -> bool:
-        """Whether it keeps a state of fixed size for each request."""
-        return self.mixer in {"state", "both"}
+_BY_NUMBER: Final = {0: "full_attention", 1: _WINDOW}
+"""The numbers of MiMo's ``hybrid_layer_pattern``."""
 
 
 def layers_of(fields: ModelFields) -> tuple[Layer, ...] | None:
-    """The layers in their order; None if no known field says which of them have attention."""
-    if fields.model_type in _ATTENTION_AND_STATE:
-        return tuple(_uniform(fields, "both"))
+    """The layers in their order; None if one of them is of no kind that is known."""
+    if fields.family.has_attention_and_state:
+        state = state_kind(fields)
+        if state is None:
+            return None
+        return tuple(
+            (attention_kind(fields), state, _feed_forward(fields, place))
+            for place in range(fields.layers)
+        )
 
-    kinds = _kinds(fields)
-    if kinds is not None:
-        return tuple(_named(fields, kinds)) if all(map(_is_known, kinds)) else None
-    if fields.has_other_caches:
+    names = _names(fields)
+    if names is not None:
+        layers = _named(fields, names)
+    elif fields.has_other_caches:
         return None
-    return plain_layers(fields)
+    else:
+        layers = [_plain(fields, place) for place in range(fields.layers)]
+    known = [layer for layer in layers if layer is not None]
+    return tuple(known) if len(known) == len(layers) else None
 
 
-def plain_layers(fields: ModelFields) -> tuple[Layer, ...]:
-    """The layers of a decoder in which each has attention."""
-    return tuple(_uniform(fields, "attention"))
+def full_layers(fields: ModelFields) -> tuple[Layer, ...]:
+    """The layers of a decoder in which each attends to all tokens."""
+    return tuple(
+        (attention_kind(fields), _feed_forward(fields, place)) for place in range(fields.layers)
+    )
 
 
-def _uniform(fields: ModelFields, mixer: Mixer) -> Iterator[Layer]:
-    """Layers that mix alike, but for the windows that follow from the family."""
-    for place in range(fields.layers):
-        yield Layer(mixer, _feed_forward(fields, place), _window(fields, place))
+def _plain(fields: ModelFields, place: int) -> Layer | None:
+    """A layer of a decoder that names no kinds: it may have a window."""
+    interval = fields.sliding_window_pattern or fields.family.full_interval
+    is_full = interval is not None and (place + 1) % interval == 0
+    kind = attention_kind(fields) if is_full else _window_kind(fields)
+    return None if kind is None else (kind, _feed_forward(fields, place))
 
 
-def _window(fields: ModelFields, place: int) -> int | None:
-    sliding = fields.sliding_window if fields.use_sliding_window else None
-    pattern = fields.sliding_window_pattern
-    if fields.model_type == "gemma2":
-        pattern = pattern or 2
-
-    is_full = pattern is not None and (place + 1) % pattern == 0
-    return None if is_full else sliding
+def _window_kind(fields: ModelFields) -> KindName | None:
+    """That of a layer with a window, if windows are in use; MLA with one is not known here."""
+    full = attention_kind(fields)
+    if not fields.use_sliding_window or not fields.sliding_window:
+        return full
+    return "window" if full == "attention" else None
 
 
-def _named(fields: ModelFields, kinds: Sequence[str]) -> Iterator[Layer]:
+def _named(fields: ModelFields, names: Sequence[str]) -> list[Layer | None]:
     """Layers by the names of their kinds."""
-    sliding = fields.sliding_window if fields.use_sliding_window else None
-    are_apart = not _FEED_FORWARD.keys().isdisjoint(kinds)
-
-    for place, kind in enumerate(kinds):
-        if kind in _FEED_FORWARD:
-            yield Layer("none", _FEED_FORWARD[kind])
+    are_apart = not _FEED_FORWARD.keys().isdisjoint(names)
+    layers: list[Layer | None] = []
+    for place, name in enumerate(names):
+        if name in _FEED_FORWARD:
+            layers.append((_FEED_FORWARD[name],))
             continue
 
-        feed_forward = "none" if are_apart else _feed_forward(fields, place)
-        if kind in _STATES:
-            yield Layer("state", feed_forward)
+        mixer = _mixer(fields, name)
+        if mixer is None:
+            layers.append(None)
         else:
-            yield Layer("attention", feed_forward, sliding if "sliding" in kind else None)
+            layers.append((mixer,) if are_apart else (mixer, _feed_forward(fields, place)))
+    return layers
 
 
-def _is_known(kind: str) -> bool:
-    return kind in _ATTENTION or kind in _STATES or kind in _FEED_FORWARD
+def _mixer(fields: ModelFields, name: str) -> KindName | None:
+    """What mixes tokens in a layer of this name."""
+    if name in _ATTENTION:
+        return attention_kind(fields)
+    if name == _WINDOW:
+        return _window_kind(fields)
+    return state_kind(fields) if name in _STATES else None
 
 
-def _kinds(fields: ModelFields) -> Sequence[str] | None:
-    """The kind of each layer in the words of ``layer_types``; None if no field tells them apart.
+def _names(fields: ModelFields) -> Sequence[str] | None:
+    """The kind of each layer in the words of ``layer_types``; None if no field names them.
 
     Step 3.5 names more kinds than it has layers: vLLM 0.32 leaves out the last ones
     (transformers_utils/configs/step3p5.py).
@@ -122,7 +115,7 @@ def _kinds(fields: ModelFields) -> Sequence[str] | None:
     if fields.hybrid_override_pattern is not None:
         return [_BY_LETTER.get(letter, letter) for letter in fields.hybrid_override_pattern]
     if fields.hybrid_layer_pattern is not None:
-        return [_WINDOWS_OF_MIMO.get(kind, str(kind)) for kind in fields.hybrid_layer_pattern]
+        return [_BY_NUMBER.get(kind, str(kind)) for kind in fields.hybrid_layer_pattern]
 
     with_attention = _attention_places(fields)
     if with_attention is None:
@@ -147,14 +140,13 @@ def _attention_places(fields: ModelFields) -> Collection[int] | None:
     if period is not None:
         return range(fields.attn_layer_offset, fields.layers, period)
 
-    interval = fields.attention_interval
-    if not interval and (fields.model_type or "").startswith(_EVERY_FOURTH):
-        interval = 4
+    interval = fields.attention_interval or fields.layer_group_size
+    interval = interval or fields.family.attention_interval
     return range(interval - 1, fields.layers, interval) if interval else None
 
 
-def _feed_forward(fields: ModelFields, place: int) -> FeedForward:
-    return "experts" if fields.experts and _has_experts(fields, place) else "dense"
+def _feed_forward(fields: ModelFields, place: int) -> KindName:
+    return "experts" if fields.experts and _has_experts(fields, place) else "MLP"
 
 
 def _has_experts(fields: ModelFields, place: int) -> bool:

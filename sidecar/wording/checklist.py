@@ -28,8 +28,8 @@ SAYS: Final = {
     Stance.UNKNOWN: "not known",
 }
 _MEASURE: Final = (
-    "The limits are rules of thumb. Only a measurement decides: `specdec-sidecar sweep --url"
-    " URL --against OTHER` (docs/measure.md)."
+    "The thresholds are rules of thumb. Only a measurement decides: `specdec-sidecar sweep"
+    " --url URL --against OTHER` (docs/measure.md)."
 )
 _NONE: Final = "-"
 

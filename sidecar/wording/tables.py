@@ -11,7 +11,7 @@ from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.names import Phase
 from sidecar.findings.room import fitting
-from sidecar.requests.tables import GROUPED
+from sidecar.requests.keys import GROUPED
 from sidecar.settings.baselines import PlainCache
 from sidecar.wording.change import CHANGE, change_rows
 from sidecar.wording.numbers import count, counted, milliseconds, percent, ratio, share

@@ -40,8 +40,8 @@ from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import (
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import (
     MOST_AT_ONCE,
     RequestOptions,
     add_request_arguments,
@@ -51,7 +51,7 @@ from specdec_tools.plain.agreement import Agreement, agreement, widened
 from specdec_tools.plain.document import plain_steps
 from specdec_tools.plain.law_text import law_lines, miss_lines
 from specdec_tools.plain.measured import BaselineRun
-from specdec_tools.plain.traffic import NO_PLUGIN, Traffic
+from specdec_tools.plain.stages import NO_PLUGIN, Stages
 
 HELP = (
     "measure the latencies of a healthy vLLM and its step times without speculation, "
@@ -285,8 +285,8 @@ async def measure(
         poller = Poller(source, settings, measured)
         if loads:
             client = await stack.enter_async_context(Client(url, options))
-            traffic = Traffic(client, options, measured, poller, source)
-            work = traffic.run(seconds, loads, contexts, error)
+            stages = Stages(client, options, measured, poller, source)
+            work = stages.run(seconds, loads, contexts, error)
         else:
             work = _watch(poller, seconds)
         # After a signal, what was measured so far is written.

@@ -9,8 +9,8 @@ from typing import Final
 
 from sidecar.commands.arguments import share_of_one
 from sidecar.settings import Settings
-from specdec_tools.load.comparison import compare, comparison_text, gate
-from specdec_tools.load.sweep_result import read_saved
+from specdec_tools.measuring.comparison import compare, comparison_text, gate
+from specdec_tools.measuring.sweep_result import read_saved
 
 HELP = (
     "compare two saved sweeps, before and after a change: differences, their errors and a verdict"

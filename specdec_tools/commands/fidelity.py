@@ -26,8 +26,8 @@ from sidecar.commands.arguments import (
 from sidecar.commands.waiting import stop_on_signals, unless_stopped
 from sidecar.errors import InputError, MeasurementError, UndecidedError
 from sidecar.settings import Settings
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import (
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import (
     MOST_AT_ONCE,
     RequestOptions,
     add_request_arguments,
@@ -58,7 +58,7 @@ from specdec_tools.outputs.result import (
 )
 from specdec_tools.outputs.sampled import SampledComparison, compare_sampled, samples_for
 from specdec_tools.outputs.text import conclusion, fidelity_text
-from specdec_tools.outputs.traffic import Shares, traffic_shares
+from specdec_tools.outputs.unseen import Shares, traffic_shares
 
 HELP = "test whether two servers' outputs are the same: greedy, and sampled as a distribution"
 # Unless ``--samples`` says how many: first so many, then as many as ``--difference`` needs.

@@ -14,13 +14,14 @@ from typing import Any, Final
 from sidecar.commands.arguments import number_up_to, whole
 from sidecar.errors import InputError
 from sidecar.settings import Settings
+from sidecar.sizes.caches import CachedLayers
 from sidecar.sizes.precision import BYTES, UNQUANTIZED
 from specdec_tools.planning.config import method_of, read_model
 from specdec_tools.planning.gpus import GPUS, Gpu, of_size
 from specdec_tools.planning.memory import CacheOptions, Deployment
 from specdec_tools.planning.plan import Plan, make_plan
 from specdec_tools.planning.serving import KV_CACHE_DTYPES, NEEDS_A_MODEL, Serving
-from specdec_tools.planning.shape import CachedLayers, ModelShape
+from specdec_tools.planning.shape import ModelShape
 from specdec_tools.planning.text import plan_text
 
 HELP = "calculate whether a draft fits in memory next to its target, and how much KV cache it costs"
@@ -188,6 +189,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
             precision=arguments.kv_precision,
             block_size=arguments.block_size,
             in_flight=arguments.batched_tokens,
+            draft_tokens=0 if method is None else arguments.tokens,
         ),
         overhead_gb=arguments.overhead,
         available_gib=arguments.available_kv_cache,

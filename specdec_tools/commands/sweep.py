@@ -35,19 +35,19 @@ from sidecar.log import redacted
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.numbers import aligned
-from specdec_tools.load.comparison import Comparison, compare, comparison_text
-from specdec_tools.load.machines import are_one_machine
-from specdec_tools.load.measure import SweepOptions, measure_in_turns
-from specdec_tools.load.metrics import ACCEPTANCE, LEAST_BATCHES, METRICS, TIMES
-from specdec_tools.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
-from specdec_tools.load.sweep_result import (
+from specdec_tools.measuring.comparison import Comparison, compare, comparison_text
+from specdec_tools.measuring.machines import are_one_machine
+from specdec_tools.measuring.measure import SweepOptions, measure_in_turns
+from specdec_tools.measuring.metrics import ACCEPTANCE, LEAST_BATCHES, METRICS, TIMES
+from specdec_tools.measuring.mixture import check_mix, mix_changes, mix_text, mixed_levels
+from specdec_tools.measuring.sweep_result import (
     LevelResult,
     Measurement,
     SweepLevel,
     SweepResult,
     encode,
 )
-from specdec_tools.load.workload import MOST_AT_ONCE, add_request_arguments, request_options
+from specdec_tools.measuring.workload import MOST_AT_ONCE, add_request_arguments, request_options
 
 HELP = "measure the times and the acceptance of a vLLM by temperature and load, for `compare`"
 _MOST: Final = 10_000

@@ -37,7 +37,7 @@ class Parting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyComparison:
-    """``partings`` are beyond ``limit``, ``ties`` within it, and of ``unclear`` it is unknown.
+    """``partings`` are beyond ``near_tie``, ``ties`` within it, and of ``unclear`` it is unknown.
 
     ``same`` prompts have the same outputs to the end. What follows another prompt's first
     difference is not compared: ``compared`` tokens are, of ``tokens`` that the reference put out.
@@ -45,7 +45,7 @@ class GreedyComparison:
 
     prompts: int
     same: int
-    limit: float
+    near_tie: float
     tokens: int
     compared: int
     partings: tuple[Parting, ...]
@@ -80,7 +80,7 @@ class Control:
 
 
 def compare_greedy(
-    tested: Sequence[GreedyReply], reference: Sequence[GreedyReply], limit: float = NEAR_TIE
+    tested: Sequence[GreedyReply], reference: Sequence[GreedyReply], near_tie: float = NEAR_TIE
 ) -> GreedyComparison:
     """Compares the outputs for the same prompts in the same order."""
     found = []
@@ -93,28 +93,28 @@ def compare_greedy(
         compared += len(reference_reply.tokens) if parting is None else parting.position
 
     known = [(one, one.gap) for one in found if one.gap is not None]
-    large = [one for one, gap in known if gap > limit]
+    large = [one for one, gap in known if gap > near_tie]
     ended = [one for one in found if one.has_ended]
     return GreedyComparison(
         prompts=len(reference),
         same=len(reference) - len(found),
-        limit=limit,
+        near_tie=near_tie,
         tokens=sum(len(reply.tokens) for reply in reference),
         compared=compared,
         partings=(*large, *ended),
-        ties=tuple(one for one, gap in known if gap <= limit),
+        ties=tuple(one for one, gap in known if gap <= near_tie),
         unclear=tuple(one for one in found if one.gap is None and not one.has_ended),
     )
 
 
 def control_of(
-    again: Sequence[GreedyReply], reference: Sequence[GreedyReply], limit: float = NEAR_TIE
+    again: Sequence[GreedyReply], reference: Sequence[GreedyReply], near_tie: float = NEAR_TIE
 ) -> Control:
     """From the reference's outputs at two numbers in flight, both with log-probabilities."""
     gaps: list[tuple[float, float]] = []
     for reply, other in zip(again, reference, strict=True):
         gaps += _gaps(reply, other)
-    return Control(compare_greedy(again, reference, limit), movement_of(gaps))
+    return Control(compare_greedy(again, reference, near_tie), movement_of(gaps))
 
 
 def parts_more(tested: GreedyComparison, control: GreedyComparison) -> bool:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from sidecar.errors import MeasurementError
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import BUILT_IN
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import BUILT_IN
 from specdec_tools.outputs.replies import context_tokens
 
 _BLOCK: Final = "\n".join(BUILT_IN) + "\n"

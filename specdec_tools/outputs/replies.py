@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sidecar.errors import MeasurementError
-from specdec_tools.load.client import Client
+from specdec_tools.measuring.client import Client
 
 _Asked = TypeVar("_Asked")
 _Result = TypeVar("_Result")

@@ -115,16 +115,16 @@ def compare_sampled(
         position: total(contexts, variance) for position, contexts in _positions(prompts).items()
     }
 
-    limit = _limit(by_position)
-    prompt_limit = _limit(by_prompt)
+    threshold = _threshold(by_position)
+    prompt_threshold = _threshold(by_prompt)
     places = [
-        *(Place(None, position, p) for position, p in _below(limit, by_position)),
-        *(Place(prompt, None, p) for prompt, p in _below(prompt_limit, by_prompt)),
+        *(Place(None, position, p) for position, p in _below(threshold, by_position)),
+        *(Place(prompt, None, p) for prompt, p in _below(prompt_threshold, by_prompt)),
     ]
 
     reached = _reached(prompts)
     is_first = any(place.position == 1 for place in places)
-    in_one = [test.noticeable(prompt_limit) for test in by_prompt.values()]
+    in_one = [test.noticeable(prompt_threshold) for test in by_prompt.values()]
     return SampledComparison(
         prompts=len(one),
         samples=min((len(outputs) for outputs in (*one, *other)), default=0),
@@ -132,7 +132,7 @@ def compare_sampled(
         p=pooled.p,
         noticeable=pooled.noticeable(_POOLED),
         noticeable_at={
-            position: node.noticeable(limit)
+            position: node.noticeable(threshold)
             for position, node in sorted(by_position.items())
             if 1 < position <= reached
         },
@@ -171,14 +171,14 @@ def _largest(changes: Sequence[float | None]) -> float | None:
     return max(known) if known and len(known) == len(changes) else None
 
 
-def _limit(tests: Mapping[int, Homogeneity]) -> float:
+def _threshold(tests: Mapping[int, Homogeneity]) -> float:
     """What a p must be below to count, so that few of all these tests find what is not there."""
     tested = sum(bool(test.freedom) for test in tests.values())
     return _EACH / max(1, tested)
 
 
-def _below(limit: float, tests: Mapping[int, Homogeneity]) -> list[tuple[int, float]]:
-    return [(number, test.p) for number, test in tests.items() if test.p < limit]
+def _below(threshold: float, tests: Mapping[int, Homogeneity]) -> list[tuple[int, float]]:
+    return [(number, test.p) for number, test in tests.items() if test.p < threshold]
 
 
 def _longest(first: Sequence[Tokens], second: Sequence[Tokens]) -> int:

@@ -15,7 +15,7 @@ from specdec_tools.outputs.result import (
     samples_suffice,
 )
 from specdec_tools.outputs.sampled import SampledComparison, samples_for
-from specdec_tools.outputs.traffic import Shares, not_looked_at
+from specdec_tools.outputs.unseen import Shares, not_looked_at
 
 _BEYOND_DOUBT: Final = 1e-4  # a p below which nobody needs a second run
 _SHOWN: Final = 10  # differences
@@ -73,7 +73,7 @@ def _greedy_text(compared: GreedyComparison, name: str) -> Iterator[str]:
         largest = max(one.gap or 0.0 for one in compared.ties)
         yield (
             f"  {len(compared.ties)} first differ at a near tie, by up to {largest:.2f} nat: "
-            f"numerics explain that up to {compared.limit:g}"
+            f"numerics explain that up to {compared.near_tie:g}"
         )
 
     if compared.unclear:
@@ -198,7 +198,7 @@ def _reasons(fidelity: Fidelity) -> Iterator[str]:
     if greedy is not None and greedy.partings:
         yield (
             f"greedy outputs of {_prompts(len(greedy.partings), greedy.prompts)} part where the "
-            f"reference was sure of its token by more than {greedy.limit:g} nat"
+            f"reference was sure of its token by more than {greedy.near_tie:g} nat"
         )
     if greedy is not None and fidelity.control is not None and fidelity.parts_more:
         own = fidelity.control.outputs
@@ -226,7 +226,7 @@ def _unsteady(fidelity: Fidelity) -> Iterator[str]:
     if control is not None and control.outputs.partings:
         yield (
             f"its greedy outputs of {_prompts(len(control.outputs.partings))} part where it was "
-            f"sure of its token by more than {control.outputs.limit:g} nat"
+            f"sure of its token by more than {control.outputs.near_tie:g} nat"
         )
     if control is not None and not control.movement.is_steady:
         yield (

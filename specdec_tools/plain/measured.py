@@ -20,6 +20,7 @@ from sidecar.engine.names import Counter, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import StateLog
+from sidecar.requests.keys import Ending
 from sidecar.requests.messages import (
     FinishedRequest,
     Hello,
@@ -28,7 +29,6 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import Ending
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits

@@ -59,7 +59,9 @@ def _fewer_logits(deployment: Deployment, serving: Serving) -> Iterator[Alternat
     yield from islice(_fewer_requests(deployment, serving), 1)
 
     if serving.tokens > 1:
-        single = replace(deployment, draft_logits=deployment.draft_logits // serving.tokens)
+        cache = replace(deployment.cache, draft_tokens=1)
+        logits = deployment.draft_logits // serving.tokens
+        single = replace(deployment, draft_logits=logits, cache=cache)
         yield from _if_it_fits("a single draft token", "--tokens 1", single, context)
 
     greedy = replace(deployment, draft_logits=0)

@@ -15,22 +15,26 @@ from typing import Any, Final
 from sidecar.commands.arguments import read_input
 from sidecar.engine.methods import HEADS
 from sidecar.errors import InputError
+from sidecar.sizes.caches import CachedLayers, StateLayers
 from sidecar.sizes.fields import LENGTHS, OVERRIDING_LENGTH, ModelFields
-from sidecar.sizes.layers import Layer, layers_of, plain_layers
+from sidecar.sizes.kinds import KINDS, attention_kind
+from sidecar.sizes.layers import Layer, layers_of
 from sidecar.sizes.parameters import Parameters
 from sidecar.sizes.precision import UNQUANTIZED
-from sidecar.sizes.states import state_layer
 from specdec_tools.planning.files import MOST_BYTES, read_fields
-from specdec_tools.planning.shape import CachedLayers, CacheLayout, ModelShape
+from specdec_tools.planning.shape import ModelShape
 
 _MOST_TOKENIZER_BYTES: Final = 64 * 1024 * 1024
-# Families with one MTP layer where the configuration names none (vLLM 0.32, the classes of
-# model_executor/models/*_mtp.py).
-_MTP_UNSAID: Final = ("qwen3_next", "qwen3_5", "exaone_moe", "exaone4_5", "longcat_flash")
 _MTP_ASSUMED: Final = (
     "the target's config.json names no MTP layers, so one is counted, as vLLM assumes: make sure "
     "that its files have one"
 )
+_UNKNOWN: Final = "unknown: plan does not know what some of its layers are"
+_LOGGED: Final = (
+    "Give --available-kv-cache what vLLM logged as `Available KV cache memory`; its log also has "
+    "the tokens, as `GPU KV cache size`"
+)
+_BY_HAND: Final = f"Name a folder with its weights, or give its size, such as 32b. {_LOGGED}"
 _BY_DTYPE: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _BY_BITS: Final = {4: "int4", 8: "int8"}
 # Kinds of RoPE whose longest context is scaled already (vLLM 0.32, config/model.py,
@@ -57,25 +61,60 @@ def read_model(path: Path, precision: str | None, method: str | None) -> ModelSh
         raise InputError(f"{file}: unknown quantization; set --target-precision, --draft-precision")
 
     layers = layers_of(config)
-    size = Parameters(config, layers or plain_layers(config))
-    model = ModelShape(
+    if _is_head(method):
+        model = _head(config, method)
+    elif layers is not None:
+        model = _decoder(config, layers)
+    else:
+        model = _of_unknown_layers(config)
+
+    model = replace(
+        model,
         name=str(folder),
-        parameters=size.head(method) if _is_head(method) else size.whole(),
-        active_parameters=size.head(method) if _is_head(method) else size.active(),
-        embedded=size.head_output(method) if _is_head(method) else size.embeddings(),
         precision=precision or stored or UNQUANTIZED,
         file_bytes=_file_bytes(folder) if precision in (None, stored) else None,
         file_precision=stored,
         heads=config.heads,
-        layers=() if layers is None else tuple(_cached(config, layers)),
         family=config.model_type,
         vocabulary=config.vocab_size,
         tokenizer=_tokenizer(folder),
         longest_context=_longest_context(config),
-        notes=tuple(_notes(config, layers)),
         has_weights=_file_bytes(folder) is not None,
     )
-    return _with_mtp(model, size, config)
+    if model.parameters is None and model.file_bytes is None:
+        raise InputError(f"{file}: {_UNKNOWN}. {_BY_HAND}")
+    return _with_mtp(model, config)
+
+
+def _head(config: ModelFields, method: str | None) -> ModelShape:
+    """A head that drafts; it attends to all tokens unless its configuration says otherwise."""
+    layers = layers_of(config)
+    size = Parameters(config, layers or ())
+    parameters = size.head(method)
+    return ModelShape(
+        parameters=parameters,
+        active_parameters=parameters,
+        embedded=size.head_output(method),
+        layers=() if layers is None else tuple(_cached(config, layers)),
+    )
+
+
+def _decoder(config: ModelFields, layers: Sequence[Layer]) -> ModelShape:
+    size = Parameters(config, layers)
+    return ModelShape(
+        parameters=size.whole(),
+        active_parameters=size.active(),
+        embedded=size.embeddings(),
+        layers=tuple(_cached(config, layers)),
+        states=tuple(_states(config, layers)),
+        notes=tuple(_notes(config, layers)),
+    )
+
+
+def _of_unknown_layers(config: ModelFields) -> ModelShape:
+    """Its size is that of its weights on disk."""
+    note = f"{config.model_type}: {_UNKNOWN}, so no tokens are counted without --kv. {_LOGGED}"
+    return ModelShape(parameters=None, active_parameters=None, notes=(note,))
 
 
 def method_of(path: Path) -> str:
@@ -146,7 +185,7 @@ def _longest_context(config: ModelFields) -> int | None:
     lengths = [config.lengths.get(name) for name in LENGTHS]
     known = [length for length in lengths if length is not None]
     longest = config.lengths.get(OVERRIDING_LENGTH) or min(known, default=None)
-    if longest is None or "gemma3" in (config.model_type or ""):
+    if longest is None or not config.family.scales_context:
         return longest
     return int(longest * _rope_factor(config.rope or {}))
 
@@ -168,51 +207,26 @@ def _is_head(method: str | None) -> bool:
 
 def _cached(config: ModelFields, layers: Sequence[Layer]) -> Iterator[CachedLayers]:
     """The layers by what they cache; the last ones may share what earlier ones cache."""
-    attention = _attention(config)
     caching = layers[: len(layers) - config.num_kv_shared_layers]
-    windows = Counter(layer.window for layer in caching if layer.has_attention)
-    for window, count in windows.items():
-        kv_heads = attention.kv_heads
-        if window is not None:
-            kv_heads = config.window_kv_heads or kv_heads
-        yield replace(attention, count=count, kv_heads=kv_heads, window=window)
-
-    yield from _indexer(config, windows.total())
+    for kind, count in Counter(kind for layer in caching for kind in layer).items():
+        for cached in KINDS[kind].cached(config):
+            yield replace(cached, count=count * cached.count)
 
 
-def _attention(config: ModelFields) -> CachedLayers:
-    """One layer of it, without a window."""
-    layout: CacheLayout = "heads"
-    if config.kv_lora_rank:
-        layout = "sparse latent" if config.index_topk else "latent"
-    return CachedLayers(1, config.heads_that_cache, config.values_of_head, layout=layout)
+def _states(config: ModelFields, layers: Sequence[Layer]) -> Iterator[StateLayers]:
+    for kind, count in Counter(kind for layer in layers for kind in layer).items():
+        state = KINDS[kind].state(config)
+        if state is not None:
+            yield replace(state, count=count * state.count)
 
 
-def _indexer(config: ModelFields, count: int) -> Iterator[CachedLayers]:
-    """What selects the tokens of a sparse MLA in so many layers: a key, and a scale for 128 values.
-
-    vLLM counts it as a layer of its own.
-    """
-    if config.index_topk and config.kv_lora_rank:
-        values = config.index_head_dim + 4 * (config.index_head_dim // 128)
-        yield CachedLayers(count, 1, values, layout="indexer")
-
-
-def _notes(config: ModelFields, layers: Sequence[Layer] | None) -> Iterator[str]:
-    """What is not counted, or counted as something else."""
-    if layers is None:
+def _notes(config: ModelFields, layers: Sequence[Layer]) -> Iterator[str]:
+    """What is counted as something else, or by a default of vLLM that can be changed."""
+    if any(_states(config, layers)):
         yield (
-            f"plan does not know what the layers of {config.model_type} cache: without a shape by "
-            "hand it counts no tokens, and without the weights' files it counts the parameters of "
-            "a plain decoder"
-        )
-
-    states = sum(layer.has_state for layer in layers or ())
-    if states:
-        yield (
-            f"{states} layers of {config.model_type} keep a state of fixed size for each request, "
-            f"at least 1 + K of them with speculation, which is not counted{_state_size(config)}: "
-            "fewer requests fit, above all short ones"
+            "states are counted as vLLM 0.32 keeps them with prefix caching, 2 + K for each "
+            "request (1 + K without), and as precise as it makes them by default "
+            "(`--mamba-cache-dtype`, `--mamba-ssm-cache-dtype`)"
         )
     if config.index_topk and (config.index_topk_pattern or config.index_topk_freq > 1):
         yield (
@@ -221,27 +235,21 @@ def _notes(config: ModelFields, layers: Sequence[Layer] | None) -> Iterator[str]
         )
 
 
-def _state_size(config: ModelFields) -> str:
-    state = state_layer(config)
-    if state is None:
-        return ""
-    megabytes = 2 * state.values / 1e6
-    return f" ({megabytes:.2g} MB a layer at 16 bits, and twice that at 32)"
-
-
-def _with_mtp(target: ModelShape, size: Parameters, config: ModelFields) -> ModelShape:
+def _with_mtp(target: ModelShape, config: ModelFields) -> ModelShape:
     """The target with its layers for multi-token prediction as a draft of its own.
 
     The files have these as well, but vLLM loads them only to draft.
     """
     count = config.mtp_layers
-    is_assumed = count is None and (config.model_type or "").startswith(_MTP_UNSAID)
-    if is_assumed:
-        count = 1
+    is_assumed = count is None
+    if count is None:
+        count = config.family.mtp_layers
     if not count:
         return target
 
-    cached = (replace(_attention(config), count=count), *_indexer(config, count))
+    size = Parameters(config, ())
+    attention = KINDS[attention_kind(config)].cached(config)
+    cached = tuple(replace(one, count=count * one.count) for one in attention)
     active = size.active_mtp_layer()
     mtp = replace(
         target,
@@ -251,6 +259,7 @@ def _with_mtp(target: ModelShape, size: Parameters, config: ModelFields) -> Mode
         embedded=0.0,
         file_bytes=None,
         layers=cached if target.layers else (),
+        states=(),
         notes=(_MTP_ASSUMED,) if is_assumed else (),
     )
     own_bytes = target.file_bytes

@@ -1,9 +1,9 @@
 """How much of a GPU's memory is left for the KV cache, and what fits into it.
 
-The cache is divided as vLLM 0.32 does it (v1/core/kv_cache_utils.py). Layers with full attention
-share one block table whatever their sizes. Where some layers have a sliding window, layers are
-grouped by window, all groups have the same number of layers (some of them padding), and each group
-has a block table of its own.
+The cache is divided as vLLM 0.32 does it (v1/core/kv_cache_utils.py). Layers that all have full
+attention, or the same window, share one block table whatever their sizes. All others are grouped:
+each group has the same number of layers (some of them padding) and a block table of its own, and
+all blocks have the same size.
 """
 
 import math
@@ -20,26 +20,46 @@ LOGIT_BYTES: Final = 4
 """Of each logit of a draft that samples, which vLLM keeps until verification."""
 _LEAST_ACTIVATIONS: Final = 1.0
 """GB on a GPU: activations and CUDA graphs of large models often take 1 to 5."""
+_STATES_WITH_PREFIXES: Final = 2
+"""Of a request without speculation: its own, and the one at the end of a block that others find."""
+_MLA_BLOCK_SIZE: Final = 128  # a multiple of it, beside states
 # Two kinds of layers whose numbers differ by less are padded to the larger number.
 _PADDED: Final = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class _LayerGroup:
-    """Layers with the same window on one GPU; ``page_bytes`` is what one caches per token."""
-
-    count: int
-    page_bytes: float
-    window: int | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """``block_size`` tokens a block; ``in_flight`` tokens of a prefill keep blocks of a window."""
+    """``block_size`` tokens a block; ``in_flight`` tokens of a prefill keep blocks of a window.
+
+    A step verifies ``draft_tokens``, 0 without speculation.
+    """
 
     precision: str = "bf16"
     block_size: int = 16
     in_flight: int = 8192
+    draft_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Layers that may share block tables; ``bytes_in_block`` is what one of them puts into a block.
+
+    A block has ``tokens`` of them, or a whole state where that is None.
+    """
+
+    count: int
+    bytes_in_block: float
+    tokens: int | None
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """A number of a request's block tables; ``tokens`` and ``window`` are as in ``_Alike``."""
+
+    number: int
+    tokens: int | None
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +67,19 @@ class Cache:
     """The KV cache of one GPU: bytes of a block, and the block tables of a request."""
 
     block_bytes: float
-    tables: tuple[tuple[int | None, int], ...]
-    """The window of some tables, and their number."""
+    tables: tuple[_Tables, ...]
     options: CacheOptions
 
     @property
     def bytes_per_token(self) -> float:
         """Of a short request, before any window is full."""
-        tables = sum(number for _, number in self.tables)
-        return self.block_bytes * tables / self.options.block_size
+        blocks = sum(one.number / one.tokens for one in self.tables if one.tokens is not None)
+        return self.block_bytes * blocks
+
+    @property
+    def bytes_per_sequence(self) -> float:
+        """The states of a request, whatever its length."""
+        return self.block_bytes * sum(self._held(one, 0) for one in self.tables if not one.tokens)
 
     def blocks(self, available: float) -> int:
         """The number of blocks in ``available`` bytes."""
@@ -63,17 +87,17 @@ class Cache:
 
     def blocks_of_a_request(self, tokens: int) -> int:
         """The number of blocks that a request of so many tokens holds."""
-        size = self.options.block_size
-        needed = 0
-        for window, number in self.tables:
-            held = math.ceil(tokens / size)
-            if window is not None:
-                kept = min(window - 1 + self.options.in_flight, tokens)
-                # One block more, since a window may begin inside a block.
-                held = math.ceil(kept / size) + 1
-            needed += number * held
+        return sum(self._held(tables, tokens) for tables in self.tables)
 
-        return needed
+    def _held(self, tables: _Tables, tokens: int) -> int:
+        if tables.tokens is None:
+            return tables.number * (_STATES_WITH_PREFIXES + self.options.draft_tokens)
+        if tables.window is None:
+            return tables.number * math.ceil(tokens / tables.tokens)
+
+        kept = min(tables.window - 1 + self.options.in_flight, tokens)
+        # One block more, since a window may begin inside a block.
+        return tables.number * (math.ceil(kept / tables.tokens) + 1)
 
     def requests(self, available: float, tokens: int) -> float:
         """How many requests of so many tokens fit at once."""
@@ -85,44 +109,82 @@ class Cache:
 
 
 def cache_of(models: Sequence[tuple[ModelShape, int]], options: CacheOptions) -> Cache | None:
-    """The cache of models, each with its tensor parallel size; None if one of them is unknown."""
+    """The cache of models, each with its tensor parallel size; None if one of them is unknown.
+
+    The first one is the target.
+    """
     if any(not model.layers for model, _ in models):
         return None
 
-    groups = [
-        _LayerGroup(
-            layers.count, layers.bytes_per_token(parallel, options.precision), layers.window
+    states = [
+        (state.count, state.bytes_per_state(parallel, options.draft_tokens))
+        for model, parallel in models
+        for state in model.states
+    ]
+    block_size = _block_size(*models[0], states, options)
+    alike = [
+        _Alike(
+            layers.count,
+            layers.bytes_per_token(parallel, options.precision) * block_size,
+            block_size,
+            layers.window,
         )
         for model, parallel in models
         for layers in model.layers
     ]
-    windows = Counter[int | None]()
-    for group in groups:
-        windows[group.window] += group.count
+    if not states and len({one.window for one in alike}) == 1:
+        block_bytes = sum(one.count * one.bytes_in_block for one in alike)
+        return Cache(block_bytes, (_Tables(1, block_size, alike[0].window),), options)
 
-    if len(windows) == 1:
-        page = sum(group.count * group.page_bytes for group in groups)
-        (window,) = windows
-        return Cache(page * options.block_size, ((window, 1),), options)
-
-    return _hybrid(groups, windows, options)
+    alike += [_Alike(count, bytes_in_block, None) for count, bytes_in_block in states]
+    return _grouped(alike, options)
 
 
-def _hybrid(
-    groups: Sequence[_LayerGroup], windows: Counter[int | None], options: CacheOptions
-) -> Cache:
-    """Several windows.
+def _block_size(
+    target: ModelShape,
+    tensor_parallel: int,
+    states: Sequence[tuple[int, float]],
+    options: CacheOptions,
+) -> int:
+    """The tokens of a block, which is at least as large as a state is.
 
-    Where layers also differ in size, which vLLM packs in more ways than one, the mean counts.
+    As in ``_align_hybrid_block_size`` of vLLM 0.32 (platforms/interface.py).
     """
-    layers = sum(group.count for group in groups)
-    page = sum(group.count * group.page_bytes for group in groups) / layers
+    if not states:
+        return options.block_size
 
-    fewest = min(windows.values())
-    most = max(windows.values())
+    step = options.block_size
+    if target.has_latent_cache:
+        step = max(step, _MLA_BLOCK_SIZE)
+    of_a_step = step * max(
+        layers.bytes_per_token(tensor_parallel, options.precision) for layers in target.layers
+    )
+    largest = max(bytes_in_block for _, bytes_in_block in states)
+    return max(options.block_size, step * math.ceil(largest / of_a_step))
+
+
+def _grouped(layers: Sequence[_Alike], options: CacheOptions) -> Cache:
+    """Layers of several windows, or with states beside them.
+
+    A layer that puts less into a block than another one has more tokens in it, where a whole number
+    of its blocks fits, or else is padded.
+    """
+    largest = max(one.bytes_in_block for one in layers)
+    counts = Counter[tuple[float, int | None, int | None]]()
+    for one in layers:
+        tokens = one.tokens
+        fitting = largest / one.bytes_in_block
+        if tokens is not None and fitting.is_integer():
+            tokens *= int(fitting)
+        counts[one.bytes_in_block, tokens, one.window] += one.count
+
+    fewest, most = min(counts.values()), max(counts.values())
     together = most if most < fewest * _PADDED else fewest
-    tables = tuple((window, math.ceil(count / together)) for window, count in windows.items())
-    return Cache(together * page * options.block_size, tables, options)
+    tables = tuple(
+        _Tables(math.ceil(count / together), tokens, window)
+        for (_, tokens, window), count in counts.items()
+    )
+    return Cache(together * largest, tables, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +256,16 @@ class Deployment:
     def kv_cache(self) -> Cache | None:
         """The KV cache of each GPU; None if a model's is unknown."""
         models = [(self.target, self.gpus)]
-        if self.draft is not None and self.draft.parameters:
+        if self.draft is not None:
             models.append((self.draft, self.draft_parallel))
         return cache_of(models, self.cache)
+
+    @property
+    def takes_room(self) -> bool:
+        """Whether speculation takes room from the KV cache: a draft's, or that of more states."""
+        return self.draft is not None or (
+            self.cache.draft_tokens > 0 and len(self.target.states) > 0
+        )
 
     @property
     def counts_activations(self) -> bool:
@@ -210,8 +279,9 @@ class Deployment:
         return draft_can_be and self.target.can_be_split(self.gpus)
 
     def without_draft(self) -> "Deployment":
-        """The same target alone."""
-        return replace(self, draft=None, draft_logits=0)
+        """The same target, decoding plainly."""
+        cache = replace(self.cache, draft_tokens=0)
+        return replace(self, draft=None, draft_logits=0, cache=cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +298,7 @@ class Room:
     requests: int | None
     request_gb: float | None
     bytes_per_token: float | None  # on each GPU
+    bytes_per_sequence: float | None  # of layers that keep a state, on each GPU
     least_gb: float = 0.0
 
     @property
@@ -247,6 +318,7 @@ def room(deployment: Deployment, context: int) -> Room:
             requests=None,
             request_gb=None,
             bytes_per_token=None,
+            bytes_per_sequence=None,
             least_gb=0.0 if deployment.counts_activations else deployment.gpus * _LEAST_ACTIVATIONS,
         )
 
@@ -259,4 +331,5 @@ def room(deployment: Deployment, context: int) -> Room:
         requests=int(cache.requests(available, context)),
         request_gb=deployment.gpus * request / 1e9,
         bytes_per_token=cache.bytes_per_token,
+        bytes_per_sequence=cache.bytes_per_sequence,
     )

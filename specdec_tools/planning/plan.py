@@ -16,7 +16,7 @@ from specdec_tools.planning.serving import Serving, command_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``plain_room`` is the room without the draft, None if there is no draft.
+    """``plain_room`` is the room without speculation, None if speculation takes none of it.
 
     ``command`` is the line for vLLM, None where vLLM would not start. If only memory is short,
     ``alternatives`` are what would fit instead.
@@ -38,7 +38,7 @@ def make_plan(deployment: Deployment, serving: Serving) -> Plan:
     """The plan for a deployment that serves so."""
     known = room(deployment, serving.context)
     plain = None
-    if deployment.draft is not None:
+    if deployment.takes_room:
         plain = room(deployment.without_draft(), serving.context)
 
     rules = tuple(checked_rules(deployment, serving, known, plain))

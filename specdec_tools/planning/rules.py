@@ -16,7 +16,7 @@ _RATIOS: Final = (8, 12)
 _LARGEST_LOSS: Final = 1 / 3  # of the tokens that the KV cache holds
 _GUIDE: Final = "deployment guides, not measured here"
 _VLLM: Final = "vLLM refuses to start otherwise"
-_OWN: Final = "our own limit, not measured"
+_OWN: Final = "our own threshold, not measured"
 _ARITHMETIC: Final = "arithmetic"
 _VERIFICATION: Final = "drafts are compared by token id"
 _RUNNER_V1: Final = "vLLM's model runner V1"
@@ -52,10 +52,10 @@ def checked_rules(
 ) -> Iterator[RuleOfThumb]:
     """What vLLM wants, and rules of thumb for memory and for a draft model's pairing.
 
-    Shares are of all memory. ``plain`` is the room without the draft, None if there is no draft.
+    Shares are of all memory. ``plain`` is the room without speculation, None if it takes none.
     """
     yield _cache_rule(room)
-    yield from _limits(deployment, serving)
+    yield from _dimensions(deployment, serving)
     share = deployment.target.weights_gb / deployment.memory_gb
     yield RuleOfThumb(
         "target's share of memory",
@@ -66,24 +66,23 @@ def checked_rules(
         f"the target takes {share:.0%} of the memory: quantize it before you add a draft, or add"
         " GPUs",
     )
-    if deployment.draft is None:
-        return
-
-    yield from _draft_context(deployment.draft, serving)
-    share = deployment.draft_gb / deployment.memory_gb
-    yield RuleOfThumb(
-        "draft's share of memory",
-        f"{share:.1%}",
-        f"at most {_LARGEST_DRAFT:.0%}",
-        _GUIDE,
-        share <= _LARGEST_DRAFT,
-        f"the draft takes {share:.0%} of the memory: quantize it or use a smaller one",
-    )
+    draft = deployment.draft
+    if draft is not None:
+        yield from _draft_context(draft, serving)
+        share = deployment.draft_gb / deployment.memory_gb
+        yield RuleOfThumb(
+            "draft's share of memory",
+            f"{share:.1%}",
+            f"at most {_LARGEST_DRAFT:.0%}",
+            _GUIDE,
+            share <= _LARGEST_DRAFT,
+            f"the draft takes {share:.0%} of the memory: quantize it or use a smaller one",
+        )
     if plain is not None:
         yield from _loss(room, plain)
-    if serving.method == "draft_model":
-        yield from _ratio(deployment.target, deployment.draft)
-        yield from _alike(deployment.target, deployment.draft)
+    if draft is not None and serving.method == "draft_model":
+        yield from _ratio(deployment.target, draft)
+        yield from _alike(deployment.target, draft)
 
 
 def _cache_rule(room: Room) -> RuleOfThumb:
@@ -105,7 +104,7 @@ def _cache_rule(room: Room) -> RuleOfThumb:
     )
 
 
-def _limits(deployment: Deployment, serving: Serving) -> Iterator[RuleOfThumb]:
+def _dimensions(deployment: Deployment, serving: Serving) -> Iterator[RuleOfThumb]:
     """The context and the GPUs that the models' own dimensions allow, where these are known."""
     longest = deployment.target.longest_context
     if longest is not None:
@@ -181,7 +180,7 @@ def _draft_context(draft: ModelShape, serving: Serving) -> Iterator[RuleOfThumb]
 
 
 def _loss(room: Room, plain: Room) -> Iterator[RuleOfThumb]:
-    """Whether the draft leaves enough of the KV cache, where its tokens are known.
+    """Whether speculation leaves enough of the KV cache, where its tokens are known.
 
     With a full cache throughput is in proportion to what fits, so that a loss of a third takes a
     speedup of 1.5 to serve as many requests as before.
@@ -191,15 +190,18 @@ def _loss(room: Room, plain: Room) -> Iterator[RuleOfThumb]:
 
     loss = 1 - room.tokens / plain.tokens
     speedup = plain.tokens / room.tokens
+    remedy = "use a smaller or quantized draft, or a head"
+    if room.bytes_per_sequence:
+        remedy = "use fewer draft tokens, each of which keeps a state of its own"
     yield RuleOfThumb(
-        "KV tokens lost to the draft",
+        "KV tokens lost to speculation",
         f"{loss:.1%}",
         f"at most {_LARGEST_LOSS:.0%}",
         _OWN,
         loss <= _LARGEST_LOSS,
-        f"the draft costs {loss:.0%} of the KV tokens ({plain.requests} requests of the whole"
+        f"speculation costs {loss:.0%} of the KV tokens ({plain.requests} requests of the whole"
         f" context become {room.requests}): once the cache is full, only a speedup of"
-        f" {speedup:.2g} serves as many; use a smaller or quantized draft, or a head",
+        f" {speedup:.2g} serves as many; {remedy}",
     )
 
 

@@ -1,82 +1,32 @@
 """The numbers of a model that decide how much memory it takes."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from sidecar.sizes.caches import CachedLayers, StateLayers
 from sidecar.sizes.precision import BYTES, UNQUANTIZED
 
-CacheLayout = Literal["heads", "latent", "sparse latent", "indexer"]
-"""What a layer caches of a token: a key and a value for each KV head; the latent vector of
-multi-head latent attention (MLA), dense or sparse; or the 8-bit key by which sparse MLA selects."""
-_SPARSE_LATENT_FP8: Final = 656
-"""Bytes of vLLM's layout fp8_ds_mla: 512 values and 4 scales, and 64 values at 16 bits for RoPE."""
-_SCALE_BYTES: Final = 4
-_VALUES_OF_A_SCALE: Final = 16  # in NVFP4, whose scales take a byte each
 _FLOATS: Final = frozenset({"fp32", "bf16", "fp16"})  # vLLM loads each as another with --dtype
-
-
-@dataclass(frozen=True, slots=True)
-class CachedLayers:
-    """Attention layers that cache alike.
-
-    ``head_values`` are the values cached per token and KV head: key and value, or a vector that all
-    heads share, which counts as one head. ``window`` is the sliding window in tokens, None for full
-    attention.
-    """
-
-    count: int
-    kv_heads: int
-    head_values: int
-    window: int | None = None
-    layout: CacheLayout = "heads"
-
-    def bytes_per_token(self, tensor_parallel: int, precision: str) -> float:
-        """What each of so many GPUs caches per token in one layer at this precision of the cache.
-
-        GPUs beyond the number of heads hold copies (vLLM 0.32, config/model.py,
-        ``get_num_kv_heads``).
-        """
-        heads = max(1, self.kv_heads // tensor_parallel)
-        return heads * self._head_bytes(precision)
-
-    def _head_bytes(self, precision: str) -> float:
-        """What one KV head caches per token, with its scales.
-
-        Sources, of vLLM 0.32: ``customize_spec`` in v1/attention/backends/triton_attn.py for
-        integers and ``nvfp4_kv_cache_full_dim`` in utils/torch_utils.py for 4-bit floats; for
-        sparse MLA ``get_kv_cache_spec`` in model_executor/layers/attention/mla_attention.py, and
-        ``Indexer`` in model_executor/models/deepseek_v2.py for what selects its tokens.
-        """
-        if self.layout == "indexer":
-            return self.head_values
-        if self.layout == "sparse latent" and precision == "fp8":
-            return _SPARSE_LATENT_FP8
-
-        values = self.head_values * BYTES[precision]
-        if precision in {"int8", "int4"}:
-            return values + 2 * _SCALE_BYTES  # of the key and of the value
-        if precision == "fp4":
-            return values + self.head_values / _VALUES_OF_A_SCALE
-        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """A target or a draft.
 
-    ``name`` is its folder, empty if it was given by its size. ``parameters`` are all of them,
-    ``embedded`` those of the embedding and the output matrix, which a quantization leaves at 16
-    bits; 0 if the model was given by its size. ``active_parameters`` are those that one token
-    passes, fewer than all in a mixture of experts (MoE); None if that is not known. ``file_bytes``
-    is the size of the weights on disk, None if they are not there or ``precision`` is not that of
-    the files. ``file_precision`` is that, None if unknown. ``layers`` are empty if the KV cache is
-    unknown. ``heads`` are those of attention. They, ``family``, ``vocabulary`` and ``tokenizer`` (a
-    digest) are None if unknown. ``notes`` say what is not counted. ``has_weights`` is whether vLLM
-    can load it from its folder.
+    ``name`` is its folder, empty if it was given by its size. ``parameters`` are all of them, None
+    if they are unknown, and then the weights are on disk. ``embedded`` are those of the embedding
+    and the output matrix, which a quantization leaves at 16 bits; 0 if the model was given by its
+    size. ``active_parameters`` are those that one token passes, fewer than all in a mixture of
+    experts (MoE); None if that is not known. ``file_bytes`` is the size of the weights on disk,
+    None if they are not there or ``precision`` is not that of the files. ``file_precision`` is
+    that, None if unknown. ``layers`` are empty if the KV cache is unknown; ``states`` are the
+    layers that keep one. ``heads`` are those of attention. They, ``family``, ``vocabulary`` and
+    ``tokenizer`` (a digest) are None if unknown. ``notes`` say what is not counted.
+    ``has_weights`` is whether vLLM can load it from its folder.
     """
 
-    name: str
-    parameters: float
+    name: str = ""
+    parameters: float | None
     active_parameters: float | None
     embedded: float = 0.0
     precision: str = UNQUANTIZED
@@ -84,6 +34,7 @@ class ModelShape:
     file_precision: str | None = None
     heads: int | None = None
     layers: tuple[CachedLayers, ...] = ()
+    states: tuple[StateLayers, ...] = ()
     family: str | None = None
     vocabulary: int | None = None
     tokenizer: str | None = None
@@ -120,11 +71,6 @@ class ModelShape:
         return self.heads is None or self.heads % tensor_parallel == 0
 
     @property
-    def billions(self) -> float:
-        """Its parameters in 10^9."""
-        return self.parameters / 1e9
-
-    @property
     def is_moe(self) -> bool:
         """Whether a token passes only some of the parameters."""
         return self.active_parameters != self.parameters
@@ -150,7 +96,7 @@ class ModelShape:
         if self.file_bytes is not None:
             return self.file_bytes / 1e9
 
-        return self._size_gb(self.parameters)
+        return self._size_gb(self.parameters or 0.0)
 
     def _size_gb(self, parameters: float) -> float:
         """What so many of its parameters take, all the embedded ones among them."""

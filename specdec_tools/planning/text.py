@@ -85,8 +85,11 @@ def _weights(deployment: Deployment) -> Iterator[str]:
 
 
 def _about(model: ModelShape) -> str:
-    size = f"{model.billions:.4g}B"
-    if model.billions < 1:
+    if model.parameters is None:
+        return f"on disk, {model.precision}"
+
+    size = f"{model.parameters / 1e9:.4g}B"
+    if model.parameters < 1e9:
         size = f"{model.parameters / 1e6:.4g}M"
     about = f"{size} {model.precision}"
     if not model.is_moe or model.active_billions is None:
@@ -95,10 +98,11 @@ def _about(model: ModelShape) -> str:
 
 
 def _cache(plan: Plan) -> list[str]:
-    """What is left for the KV cache; with a draft, also without it, and the difference."""
+    """What is left for the KV cache; with speculation, also without it, and the difference."""
+    deployment = plan.deployment
     columns: tuple[str, ...] = ("",)
     if plan.plain_room is not None:
-        columns = ("with the draft", "without it", "lost")
+        columns = ("with speculation", "without it", "lost")
 
     def row(name: str, read: Callable[[Room], float | None], show: Callable[[float], str]) -> None:
         with_draft = read(plan.room)
@@ -116,14 +120,21 @@ def _cache(plan: Plan) -> list[str]:
     row("KV cache", lambda one: one.gb, _gb)
     row("KV tokens", lambda one: one.tokens, count)
     row(f"requests of {plan.context:,} tokens", lambda one: one.requests, count)
+    if plan.room.bytes_per_sequence:
+        plain = () if plan.plain_room is None else (_states(plan, plan.plain_room), "")
+        rows.append(("states of a request", _states(plan, plan.room), *plain))
 
-    deployment = plan.deployment
     found = _gb(deployment.pytorch_gb)
     source = f"at a utilization of {deployment.utilization:g} of {found}"
     if deployment.available_gib is not None:
         source = "by vLLM's own log"
 
     return aligned((source, *columns), rows)
+
+
+def _states(plan: Plan, room: Room) -> str:
+    """What the states of one request take on all GPUs."""
+    return _gb(plan.deployment.gpus * (room.bytes_per_sequence or 0.0) / 1e9)
 
 
 def _alternatives(plan: Plan) -> Iterator[str]:

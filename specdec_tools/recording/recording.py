@@ -31,6 +31,7 @@ from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import InputError, ScrapeError
 from sidecar.log import Logger
+from sidecar.requests.keys import OTHER
 from sidecar.requests.messages import (
     Dropped,
     Hello,
@@ -40,7 +41,6 @@ from sidecar.requests.messages import (
     UnixSeconds,
     Unreadable,
 )
-from sidecar.requests.tables import OTHER
 from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
 

@@ -6,6 +6,7 @@ It has its page at any moment, and the messages of the plug-in in it.
 from collections import Counter
 from itertools import cycle
 
+from sidecar.requests.keys import CellKey
 from sidecar.requests.messages import (
     Configuration,
     FinishedRequest,
@@ -17,7 +18,6 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import CellKey
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from tests.cells import DEPTH, NOTHING, added, whole_drafts
 

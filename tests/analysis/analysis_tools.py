@@ -8,10 +8,11 @@ from sidecar.analysis.evidence import Acceptance, Evidence
 from sidecar.analysis.speed.scatter import RequestSpread
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.state import State
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import TimedOut
+from sidecar.requests.keys import Bit, CellKey, Table
 from sidecar.requests.messages import (
     FinishedRequest,
     Hello,
@@ -22,7 +23,6 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import Bit, CellKey, Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome, Tally
 from sidecar.settings import Settings
 

@@ -3,7 +3,7 @@
 from sidecar.analysis.speed.plain import PlainTime
 from sidecar.analysis.speed.steps import Steps, counter_growth, reported_steps
 from sidecar.analysis.split.life import NO_STEPS, LifeSteps
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.requests.messages import StepTally

@@ -9,6 +9,7 @@ from sidecar.analysis.state import State
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import SnapshotReader
+from sidecar.requests.keys import CellKey
 from sidecar.requests.messages import (
     Hello,
     HelloState,
@@ -17,7 +18,6 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import CellKey
 from sidecar.settings import Settings
 from sidecar.settings.groups import Limits
 from specdec_tools.demo.metrics_page import MetricsPage

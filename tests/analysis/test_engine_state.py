@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.kv_cache_usage import KvCacheUsage
 from sidecar.analysis.engine.latency import Range, gap_growth, latency
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Trait
 from sidecar.engine.snapshot import HistogramReading
 from sidecar.settings.baselines import PlainLatency

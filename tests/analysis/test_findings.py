@@ -19,8 +19,8 @@ from sidecar.findings.catalog import BY_CODE, KINDS
 from sidecar.findings.kind import FindingKind, Place
 from sidecar.findings.room import Fitting
 from sidecar.findings.structured_output import ForbiddenDrafts
+from sidecar.requests.keys import Table
 from sidecar.requests.messages import Configuration
-from sidecar.requests.tables import Table
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 from tests.analysis.staged_findings import (
     ALIKE,

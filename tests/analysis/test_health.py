@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.analysis.engine.health import Ailment, HealthWatch
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.errors import NoLogStats, TimedOut, Unreachable
 from sidecar.settings.groups import EngineHealth
 from tests.analysis.analysis_tools import Server, snap, vitals
@@ -252,7 +252,7 @@ def test_a_collapse_counts_only_if_it_is_switched_on_and_lasts():
 
 def test_a_crash_loop_ends_at_its_budget():
     """Two restarts in an hour that did not help are enough; an hour later it may try again."""
-    polls = Polls(stalled_after=120, restarts_per_hour=2)
+    polls = Polls(stalled_after=120, most_restarts_per_hour=2)
     polls(200)
     assert polls.report.asks_for_restart
 
@@ -269,7 +269,7 @@ def test_a_crash_loop_ends_at_its_budget():
 
 def test_restarts_of_a_healthy_vllm_use_up_no_budget():
     """Rollouts and crashes that nobody was asked for do not count."""
-    polls = Polls(stalled_after=120, restarts_per_hour=1)
+    polls = Polls(stalled_after=120, most_restarts_per_hour=1)
     for _ in range(5):
         polls(60, moves=True, restarted=True)
     polls(200)

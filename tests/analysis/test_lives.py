@@ -10,10 +10,10 @@ import pytest
 from sidecar.analysis.split.life import MOST_CELLS
 from sidecar.analysis.split.lives import MOST_WAITING_BYTES
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.restarts import WAITED
+from sidecar.requests.keys import Table
 from sidecar.requests.messages import HelloState, ReportPart, Unreadable
-from sidecar.requests.tables import Table
 from sidecar.requests.tally import NO_REQUESTS, Outcome
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap
 

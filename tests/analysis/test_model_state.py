@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.temperature_state import request_numbers
-from sidecar.requests.tables import Table
+from sidecar.requests.keys import Table
 from sidecar.requests.tally import Outcome
 from sidecar.settings import Settings
 from tests.analysis.analysis_tools import PluginEnd, Pod, Server, finished, snap

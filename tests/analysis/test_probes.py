@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.analysis.engine.health import HealthWatch
 from sidecar.analysis.engine.probes import Probes
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.probe import ProbeOutcome, ProbeTarget
 from sidecar.settings.groups import EngineHealth, Probe
 from tests.analysis.analysis_tools import Server, snap, vitals

@@ -7,7 +7,7 @@ no page of a Ray node: the split was missing, and the plug-in was said to be ano
 import pytest
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.snapshot import SnapshotReader
 from tests.analysis.analysis_tools import PluginEnd, Server
 from tests.engine.engine_tools import page_reader

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.health import Ailment
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Trait
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.wording.answer import answer

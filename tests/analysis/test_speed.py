@@ -21,7 +21,7 @@ from sidecar.analysis.speed.speedup import (
 from sidecar.analysis.speed.steps import LOAD_LABELS, Prefill, Steps, load_label, reported_steps
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.life import NO_STEPS, LifeSteps
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import StepTally
 from sidecar.settings.baselines import PlainStepTimes

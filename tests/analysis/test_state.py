@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.series import shown_positions
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter
 from sidecar.errors import AnotherServer, TimedOut

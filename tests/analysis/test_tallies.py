@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from sidecar.analysis.split.tallies import TemperatureBuckets
-from sidecar.requests.tables import GROUPED, Table
+from sidecar.requests.keys import GROUPED, Table
 from tests.analysis.analysis_tools import PluginEnd, Pod, Server, snap
 
 

@@ -11,7 +11,7 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence, sum_windo
 from sidecar.analysis.judgement import Basis, Gate, Judgement, Undecided, Verdict
 from sidecar.analysis.values import EngineValues, ModelValues
 from sidecar.analysis.verdict import Judge, judge
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
 from tests.analysis.analysis_tools import evidence, window

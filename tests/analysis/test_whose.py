@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import HelloState, Speculation, Unreadable
 from tests.analysis.analysis_tools import EAGLE, OWN, PluginEnd, Pod, Server, snap

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from sidecar.analysis.split.plugin_state import NoSplitReason
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.requests.messages import HelloState, Speculation
 from sidecar.requests.tally import NO_REQUESTS, tally_of
 from tests.analysis.analysis_tools import EAGLE, PluginEnd, Server, finished, snap

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from specdec_tools.demo.scheduler import SimulatorOptions
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import RequestOptions
 from tests.app.app_tools import work
 from tests.demo.http_vllm import HttpVllm
 from tests.waiting import until

@@ -10,10 +10,10 @@ from sidecar.settings import load_settings
 from sidecar.settings.groups import Thresholds
 from specdec_tools.commands.sweep import summarize, text
 from specdec_tools.demo.scheduler import SimulatorOptions
-from specdec_tools.load.client import Sample
-from specdec_tools.load.measure import SweepOptions, measure_sweep
-from specdec_tools.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
-from specdec_tools.load.workload import BUILT_IN, RequestOptions
+from specdec_tools.measuring.client import Sample
+from specdec_tools.measuring.measure import SweepOptions, measure_sweep
+from specdec_tools.measuring.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
+from specdec_tools.measuring.workload import BUILT_IN, RequestOptions
 from tests.demo.http_vllm import HttpVllm
 
 LEVEL = SweepLevel(0.0, 4)

@@ -14,11 +14,11 @@ from sidecar.settings.baselines import PlainEndings, PlainStepTimes
 from specdec_tools.commands.baseline import measure
 from specdec_tools.demo.scheduler import SimulatorOptions
 from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.workload import RequestOptions
 from specdec_tools.plain.agreement import agreement, widened
 from specdec_tools.plain.document import plain_steps
 from specdec_tools.plain.measured import BaselineRun
-from specdec_tools.plain.traffic import Progress, Prompts
+from specdec_tools.plain.stages import Progress, Prompts
 from tests.analysis.analysis_tools import PluginEnd, page, snap
 from tests.analysis.test_request_times import WIDE, reading
 from tests.app.app_tools import traffic
@@ -203,7 +203,7 @@ def test_load_needs_the_plug_in_s_socket(capsys):
 
 async def test_a_vllm_without_the_plug_in_is_refused_with_what_to_do(monkeypatch, tmp_path):
     """Before anything is measured."""
-    monkeypatch.setattr("specdec_tools.plain.traffic._CONNECTING", 0.2)
+    monkeypatch.setattr("specdec_tools.plain.stages._CONNECTING", 0.2)
     socket = tmp_path / "plugin.sock"
     async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
         with pytest.raises(MeasurementError, match="--load needs the plug-in in this vLLM"):
@@ -265,7 +265,7 @@ async def test_a_load_is_measured_until_step_times_are_known_well_enough(
 
     What the plug-in tells of the machine is part of it.
     """
-    monkeypatch.setattr("specdec_tools.plain.traffic._LEAST_SLOT", 1.0)
+    monkeypatch.setattr("specdec_tools.plain.stages._LEAST_SLOT", 1.0)
     (tmp_path / "gpus" / "0").mkdir(parents=True)
     (tmp_path / "gpus" / "0" / "information").write_text("Model: NVIDIA H100\n")
     monkeypatch.setattr("sidecar.requests.plugin.GPUS", str(tmp_path / "gpus"))

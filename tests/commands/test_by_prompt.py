@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from specdec_tools.load.client import Sample
-from specdec_tools.load.comparison import compare
-from specdec_tools.load.sweep_result import LevelResult
+from specdec_tools.measuring.client import Sample
+from specdec_tools.measuring.comparison import compare
+from specdec_tools.measuring.sweep_result import LevelResult
 from tests.commands.sweep_tools import LEVEL, measured, measured_sweep, simulated, sweep_of
 
 ROUNDS = 8

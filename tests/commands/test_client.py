@@ -7,9 +7,9 @@ import pytest
 from aiohttp import web
 
 from sidecar.errors import InputError
-from specdec_tools.load import workload
-from specdec_tools.load.client import BadReply, Client, read_reply
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring import workload
+from specdec_tools.measuring.client import BadReply, Client, read_reply
+from specdec_tools.measuring.workload import RequestOptions
 
 MARKER = "zebrafish"
 ROLE = {

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from sidecar.errors import MeasurementError
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import RequestOptions
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import simulated
 

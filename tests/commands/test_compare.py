@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from specdec_tools.commands.distributions import confidence_factor
-from specdec_tools.load.comparison import compare, comparison_text, gate
-from specdec_tools.load.conclusion import rounds_needed
-from specdec_tools.load.metrics import Interval
-from specdec_tools.load.sweep_result import encode
+from specdec_tools.measuring.comparison import compare, comparison_text, gate
+from specdec_tools.measuring.conclusion import rounds_needed
+from specdec_tools.measuring.metrics import Interval
+from specdec_tools.measuring.sweep_result import encode
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, sweep_of
 
@@ -515,7 +515,7 @@ def test_the_gate_fails_only_on_what_is_slower_by_the_limit_at_the_least():
     assert failing(-0.108, 0.067) == (3, [undecided])
     assert failing(-0.12, 0.067) == (
         1,
-        [f"{level} is slower by 12.0% ± 6.7%, at least 5.3%; the limit is 5.0%"],
+        [f"{level} is slower by 12.0% ± 6.7%, at least 5.3%; 5.0% is allowed"],
     )
 
 
@@ -523,7 +523,7 @@ def test_the_gate_says_how_many_more_rounds_would_decide_and_where_none_would():
     """For each metric that it checks; without an error, rounds are not what decides it alone."""
     undecided = {
         ("TTFT P50", 0.01, 0.08): ": an even chance that 24 more rounds decide it",
-        ("TPOT P50", 0.0501, 0.08): ": too close to the limit for rounds to decide it",
+        ("TPOT P50", 0.0501, 0.08): ": too close to what is allowed for rounds to decide it",
         ("TTFT P50", 0.01, None): " (1.0%, unknown error)",
     }
     for (metric, change, error), end in undecided.items():

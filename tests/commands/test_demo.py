@@ -4,7 +4,7 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from sidecar.requests.tables import GROUPED, Table
+from sidecar.requests.keys import GROUPED, Table
 from tests.debian_servers import free_port
 from tests.page import Page
 from tests.waiting import until

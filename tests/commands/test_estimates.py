@@ -5,7 +5,7 @@ from statistics import fmean, median, quantiles
 
 import pytest
 
-from specdec_tools.load.metrics import (
+from specdec_tools.measuring.metrics import (
     Interval,
     estimate,
     least_size,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from specdec_tools.load import machines
-from specdec_tools.load.comparison import compare, gate
-from specdec_tools.load.machines import TWO_MACHINES, are_one_machine
+from specdec_tools.measuring import machines
+from specdec_tools.measuring.comparison import compare, gate
+from specdec_tools.measuring.machines import TWO_MACHINES, are_one_machine
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_pair
 from tests.http.certificates import Authority

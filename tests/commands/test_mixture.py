@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from sidecar.errors import InputError
-from specdec_tools.load.mixture import check_mix, mix_changes, mix_text, mixed_levels
-from specdec_tools.load.sweep_result import SweepLevel
+from specdec_tools.measuring.mixture import check_mix, mix_changes, mix_text, mixed_levels
+from specdec_tools.measuring.sweep_result import SweepLevel
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import (
     drifting,

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.break_even import LLAMA_8B
+from tests.commands.commands_tools import command
 
 # The dimensions of released models, as their config.json has them.
 MAVERICK = {
@@ -206,6 +207,18 @@ FALCON_H1_7B = {
     "mamba_n_heads": 24,
     "vocab_size": 130048,
 }
+MINIMAX_01 = {
+    "model_type": "minimax_text_01",
+    "attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 10,
+    "hidden_size": 6144,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_local_experts": 32,
+    "vocab_size": 200064,
+}
 PLAIN = {"model_type": "llama", **LLAMA_8B}
 
 
@@ -235,6 +248,7 @@ def target(model, planned):
         pytest.param(NEMOTRON_9B, 8.89, id="Mamba 2 without experts"),
         pytest.param(NEMOTRON_30B, 31.6, id="Mamba 2 with layers of experts"),
         pytest.param(FALCON_H1_7B, 7.59, id="attention beside Mamba 2"),
+        pytest.param(MINIMAX_01, 456, id="lightning attention"),
     ],
 )
 def test_the_parameters_are_those_of_the_published_model(target, config, billions):
@@ -270,6 +284,9 @@ def test_which_layers_have_experts(target, fields, with_experts):
     assert target(config)["parameters"] == expected
 
 
+MAMBA_2 = {"mamba_n_heads": 64, "mamba_d_head": 64, "mamba_d_state": 128}
+
+
 @pytest.mark.parametrize(
     ("config", "caching", "states"),
     [
@@ -282,8 +299,12 @@ def test_which_layers_have_experts(target, fields, with_experts):
         (KIMI_LINEAR, 7, 20),
         (FALCON_H1_7B, 44, 44),
         (PLAIN | {"attn_type_list": [0, 0, 0, 1] * 8}, 8, 24),
-        (PLAIN | {"attn_layer_indices": [9, 18, 27], "mamba_d_state": 128}, 3, 29),
-        (PLAIN | {"layers_block_type": ["mamba", "mamba", "mlp", "attention"] * 8}, 8, 16),
+        (PLAIN | {"attn_layer_indices": [9, 18, 27], **MAMBA_2}, 3, 29),
+        (
+            PLAIN | MAMBA_2 | {"layers_block_type": ["mamba", "mamba", "mlp", "attention"] * 8},
+            8,
+            16,
+        ),
         (PLAIN | {"layer_group_size": 8}, 4, 28),
         (PLAIN | {"layer_group_size": 0}, 32, 0),
         (PLAIN | {"num_kv_shared_layers": 12}, 20, 0),
@@ -291,23 +312,94 @@ def test_which_layers_have_experts(target, fields, with_experts):
     ],
 )
 def test_which_layers_cache_and_which_keep_a_state(target, config, caching, states):
-    """A state is not counted, and a note says so."""
+    """A layer may do both."""
     read = target(config)
 
     assert sum(layers["count"] for layers in read["layers"]) == caching
-    said = [note for note in read["notes"] if note.startswith(f"{states} layers of ")]
-    assert len(said) == (states > 0)
+    assert sum(layers["count"] for layers in read["states"]) == states
+
+
+# Blocks and tokens of 50 GB for requests of 32,768 tokens, as vLLM 0.32's own code has them
+# (tests/lab/test_lab_plan.py): with no draft tokens, with 3, and with 3 and a layer that drafts, as
+# the target's or of another size.
+OTHER = (8, 128)  # KV heads, and the values of a key
+DIVIDED = [
+    (QWEN3_NEXT, 0, None, 3739, 1828650),
+    (QWEN3_NEXT, 3, None, 3633, 1608731),
+    (QWEN3_NEXT, 3, (2, 256), 3353, 1484744),
+    (QWEN3_NEXT, 3, OTHER, 21798, 1192448),
+    (NEMOTRON_9B, 0, None, 2326, 1954317),
+    (NEMOTRON_9B, 3, None, 2298, 1255014),
+    (NEMOTRON_9B, 3, OTHER, 1838, 1095046),
+    (FALCON_H1_7B, 0, None, 707, 1007259),
+    (FALCON_H1_7B, 3, None, 700, 882215),
+    (FALCON_H1_7B, 3, (2, 128), 685, 863310),
+    (FALCON_H1_7B, 3, OTHER, 7706, 500020),
+    (JAMBA, 0, None, 38146, 2948038),
+    (JAMBA, 3, None, 38146, 2808917),
+    (JAMBA, 3, OTHER, 30517, 2272684),
+]
+
+
+@pytest.mark.parametrize(("config", "drafted", "draft", "blocks", "tokens"), DIVIDED)
+def test_states_take_what_vllms_own_code_gives_them(
+    model, planned, *, config, drafted, draft, blocks, tokens
+):
+    """One for the request, one for prefixes, one for each draft token: all as large as a block."""
+    arguments = ["--target", model("target", config), "--gpu-memory", 400, "--context", 32768]
+    arguments += ["--available-kv-cache", 50e9 / 2**30]
+    if draft is not None:
+        heads, size = draft
+        arguments += ["--draft", "0.0001m", "--draft-kv", f"1x{heads}x{size}", "--method", "eagle"]
+    elif drafted:
+        arguments += ["--method", "ngram"]
+    room = planned(*arguments)["room"]
+
+    assert (room["blocks"], room["tokens"]) == (blocks, tokens)
+
+
+def test_the_states_of_a_request_are_shown_and_grow_with_the_draft_tokens(model, planned, capsys):
+    """Qwen3-Next: three tables of states, of 2 + K blocks each; plain decoding has two."""
+    arguments = ["--target", model("target", QWEN3_NEXT), "--gpu", "b200", "--method", "ngram"]
+    plan = planned(*arguments, "--tokens", 3, "--context", 8192)
+    block = 12 * 560 * 2 * 512 * 2  # layers, tokens, KV heads, values of a head, bytes
+
+    assert plan["room"]["bytes_per_sequence"] == 3 * (2 + 3) * block
+    assert plan["plain_room"]["bytes_per_sequence"] == pytest.approx(3 * 2 * block, rel=0.03)
+    assert any("prefix caching, 2 + K for each request" in note for note in plan["notes"])
+
+    command("plan", *map(str, arguments), "--tokens", "3", "--context", "8192")
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "states of a request" in one]
+    assert line.split()[4:] == ["0.206", "GB", "0.080", "GB"]
+
+
+def test_gpus_share_a_state_and_copy_groups_that_they_cannot_share(model, planned):
+    """Falcon-H1 has one group of Mamba 2, which each of four GPUs has then."""
+    target = model("target", FALCON_H1_7B | {"num_attention_heads": 16, "num_key_value_heads": 4})
+    arguments = ("--target", target, "--gpu", "h200", "--context", 8192, "--gpus")
+    one, four = (planned(*arguments, gpus)["room"] for gpus in (1, 4))
+    recurrence = 3072 * 256 * 2
+
+    assert one["bytes_per_sequence"] >= 2 * 44 * (recurrence + (3072 + 512) * 3 * 2)
+    assert four["bytes_per_sequence"] >= 2 * 44 * (recurrence + (3072 + 4 * 512) * 3 * 2) / 4
 
 
 @pytest.mark.parametrize(
-    ("config", "size"),
-    [(QWEN3_NEXT, "1.1 MB"), (NEMOTRON_9B, "2.7 MB"), (JAMBA, "0.31 MB"), (KIMI_LINEAR, "1.1 MB")],
+    ("fields", "precision"),
+    [
+        ({"model_type": "nemotron_h"}, "fp32"),
+        ({"model_type": "nemotron_h", "mamba_ssm_cache_dtype": "bfloat16"}, "bf16"),
+        ({"model_type": "qwen3_5", "mamba_ssm_dtype": "float32"}, "fp32"),
+        ({"model_type": "qwen3_5"}, "bf16"),
+        ({"model_type": "bamba", "mamba_ssm_dtype": "float32"}, "bf16"),
+    ],
 )
-def test_the_note_about_a_state_has_its_size(target, config, size):
-    """Of the convolution and of the recurrence, as vLLM's MambaStateShapeCalculator has them."""
-    (note,) = [one for one in target(config)["notes"] if "keep a state" in one]
+def test_a_state_is_as_precise_as_vllm_makes_it_for_the_family(target, fields, precision):
+    """Which reads the configuration's field only for two of them."""
+    config = PLAIN | MAMBA_2 | {"attn_layer_indices": [9, 18, 27], **fields}
+    (state,) = target(config)["states"]
 
-    assert f"not counted ({size} a layer at 16 bits" in note
+    assert state["precision"] == precision
 
 
 @pytest.mark.parametrize("kind", ["full_attention", "linear_attention", "unheard_of"])
@@ -339,17 +431,26 @@ def test_layers_with_a_window_may_have_more_heads(target):
         {"hybrid_override_pattern": "M-X*" * 8},
         {"block_configs": [{"attention": {"no_op": True}}]},
         {"linear_attn_config": {"num_heads": 32, "head_dim": 128}},
+        {"layer_types": ["conv", "full_attention"] * 16, **MAMBA_2},
+        {"layer_types": ["linear_attention", "full_attention"] * 16},
+        {"kv_lora_rank": 512, "sliding_window": 4096},
     ],
 )
-def test_layers_that_are_unknown_are_not_counted(model, planned, fields):
+def test_a_model_with_unknown_layers_is_unknown(model, planned, capsys, fields):
     """Absent tokens are better than four times too many of them; a shape by hand counts."""
-    arguments = ("--target", model("model", PLAIN | fields), "--gpu", "h100", "--context", 8192)
+    gpu = ("--gpu", "h100", "--context", 8192)
+    arguments = ("--target", model("model", PLAIN | fields, weights=10**6), *gpu)
     plan = planned(*arguments)
     by_hand = planned(*arguments, "--kv", "8x8x128")
 
     assert plan["room"]["tokens"] is None
-    assert any("does not know what the layers of llama cache" in one for one in plan["notes"])
+    assert plan["deployment"]["target"]["parameters"] is None
+    assert any("unknown: plan does not know" in one for one in plan["notes"])
     assert by_hand["room"]["bytes_per_token"] == 8 * 8 * 256 * 2
+
+    without = model("without", PLAIN | fields)
+    assert command("plan", "--target", without, *map(str, gpu)) == 2
+    assert "Give --available-kv-cache what vLLM logged" in capsys.readouterr().err
 
 
 def test_one_mtp_layer_is_assumed_where_vllm_assumes_it(model, planned):

@@ -6,8 +6,8 @@ import pytest
 
 from sidecar.settings.groups import Thresholds
 from specdec_tools.commands.sweep import summarize, text
-from specdec_tools.load.client import Sample
-from specdec_tools.load.sweep_result import LevelResult, SweepLevel
+from specdec_tools.measuring.client import Sample
+from specdec_tools.measuring.sweep_result import LevelResult, SweepLevel
 from tests.commands.sweep_tools import level_of, printed, summarized, sweep_of
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from specdec_tools.load.templates import template_numbers
-from specdec_tools.load.workload import BUILT_IN
+from specdec_tools.measuring.templates import template_numbers
+from specdec_tools.measuring.workload import BUILT_IN
 
 SYSTEM = "You are a helpful assistant. Answer in one sentence."
 

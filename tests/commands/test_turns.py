@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from specdec_tools.demo.scheduler import SimulatorOptions
-from specdec_tools.load.comparison import compare
-from specdec_tools.load.sweep_result import read_saved
+from specdec_tools.measuring.comparison import compare
+from specdec_tools.measuring.sweep_result import read_saved
 from tests.commands.commands_tools import command
 from tests.commands.sweep_tools import generated_level, generated_pair, sweep_of
 from tests.demo.http_vllm import HttpVllm

@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.cli import parser
 from sidecar.requests.plugin import SOCKET
 from sidecar.settings import Settings
-from sidecar.settings.load import read_settings
+from sidecar.settings.reading import read_settings
 from tests.deploy.deploy_tools import (
     SIDECAR,
     WRITER,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.export.web import PROBES, make_web
 from sidecar.http.server import GuardedServer, GuardOptions
 from sidecar.settings.web_config import read_web_config

@@ -2,8 +2,8 @@
 
 import math
 
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.exposition import PageReader, read_lines
-from sidecar.engine.identity import EngineKey
 from sidecar.engine.names import Phase, wanted
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, SnapshotReader
 from sidecar.settings.groups import Limits

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lab.rust_pages import MADE, rust_page
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import SnapshotReader
 from tests.engine.engine_tools import page_reader, snapshot

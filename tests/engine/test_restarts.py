@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter
 from sidecar.engine.restarts import REFUSALS, WAITED, RestartDetector, Restarts
 from sidecar.engine.snapshot import PageSnapshot

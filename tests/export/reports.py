@@ -26,7 +26,7 @@ from sidecar.analysis.split.plugin_state import (
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.temperature_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.export.declaration import ReportView
 from sidecar.findings.lower_acceptance import LowerAcceptance

@@ -32,7 +32,7 @@ from sidecar.analysis.speed.steps import LOAD_LABELS
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.probe import ProbeOutcome
@@ -42,8 +42,8 @@ from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS
 from sidecar.findings.catalog import BY_CODE, OF_REQUESTS
 from sidecar.findings.number_of_tokens import NumberOfTokens
+from sidecar.requests.keys import GROUPED
 from sidecar.requests.messages import HelloState
-from sidecar.requests.tables import GROUPED
 from sidecar.requests.tally import Tally
 from sidecar.settings.baselines import PlainCache, PlainLatency, PlainStepTimes
 from sidecar.settings.groups import Limits
@@ -174,6 +174,16 @@ def test_series_are_bounded(engines):
     samples = [sample for family in collected for sample in family.samples]
     assert 600 < len(samples) <= PLANNED
     assert len({(sample.name, tuple(sample.labels.items())) for sample in samples}) == len(samples)
+
+
+def test_a_sample_has_a_value_for_each_label():
+    """prometheus_client would leave out the last labels of one that has fewer."""
+    shown = full("0")
+    lengths = {
+        metric.name: {len(values) for values, _ in metric.samples(shown)} for metric in METRICS
+    }
+
+    assert lengths == {metric.name: {len(metric.labels)} for metric in METRICS}
 
 
 def test_a_probe_that_is_off_has_no_series_and_one_that_fails_is_0():

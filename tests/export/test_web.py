@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
 from sidecar.analysis.judgement import Verdict
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.layout import EngineKey
 from sidecar.export.web import PageCache, make_web
 from sidecar.shipped import shipped
 from tests.export import reports
@@ -58,11 +58,11 @@ async def test_the_engine_s_probe_fails_only_for_an_ailing_engine(site):
         return status, text
 
     assert await answer() == (200, "healthy\n")
-    assert await answer(ailing=(stalled,), limit=2) == (
+    assert await answer(ailing=(stalled,), most_restarts=2) == (
         503,
         "unhealthy: engine 0 has been stalled since 08:00:00 UTC\n",
     )
-    status, text = await answer(ailing=(stalled,), restarts=2, limit=2)
+    status, text = await answer(ailing=(stalled,), restarts=2, most_restarts=2)
     assert status == 200
     assert text.startswith("left alone: engine 0 has been stalled")
 

@@ -25,8 +25,8 @@ from string import ascii_lowercase
 
 from sidecar.errors import MeasurementError
 from specdec_tools.commands.fidelity import Fidelity, Required, Server
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import BUILT_IN, RequestOptions
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import BUILT_IN, RequestOptions
 from specdec_tools.outputs import result
 from specdec_tools.outputs.greedy import compare_greedy, control_of
 from specdec_tools.outputs.replies import greedy_replies, sampled_replies

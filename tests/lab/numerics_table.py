@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 
 from lab.installation import installed
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import RequestOptions
 from specdec_tools.outputs.replies import greedy_replies
 from tests.lab.conftest import Lab
 from tests.lab.fidelity_table import CONCURRENCY, GREEDY, GREEDY_TOKENS

@@ -36,8 +36,8 @@ from benchmarks.routing.results import (
     result,
 )
 from sidecar.wording.numbers import markdown
-from specdec_tools.load.client import Client, Sample
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client, Sample
+from specdec_tools.measuring.workload import RequestOptions
 from tests.lab.conftest import Lab
 
 TARGET = ("--target", "target-large")

@@ -22,11 +22,11 @@ from dataclasses import replace
 
 from sidecar.errors import MeasurementError
 from sidecar.settings import load_settings
-from specdec_tools.load.comparison import compare, comparison_text
-from specdec_tools.load.measure import SweepOptions, measure_in_turns, measure_sweep
-from specdec_tools.load.mixture import mix_changes, mix_text, mixed_levels
-from specdec_tools.load.sweep_result import SweepLevel
-from specdec_tools.load.workload import BUILT_IN, RequestOptions
+from specdec_tools.measuring.comparison import compare, comparison_text
+from specdec_tools.measuring.measure import SweepOptions, measure_in_turns, measure_sweep
+from specdec_tools.measuring.mixture import mix_changes, mix_text, mixed_levels
+from specdec_tools.measuring.sweep_result import SweepLevel
+from specdec_tools.measuring.workload import BUILT_IN, RequestOptions
 from tests.demo.http_traffic import each_sent
 from tests.lab.conftest import Lab
 

@@ -13,7 +13,7 @@ import pytest
 
 from lab.installation import installed
 from specdec_tools.commands.plugin import write_plugin
-from specdec_tools.load.workload import BUILT_IN
+from specdec_tools.measuring.workload import BUILT_IN
 from tests.demo.http_traffic import each_sent, exchange
 from tests.lab.conftest import ROOT, idle, page_until, settled, sidecar
 from tests.lab.stages import changed_model

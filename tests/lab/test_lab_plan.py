@@ -4,15 +4,18 @@ import json
 import os
 import subprocess
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from lab.installation import ROOT, installed
+from sidecar.sizes.caches import CachedLayers
 from specdec_tools.planning.config import read_model
 from specdec_tools.planning.memory import CacheOptions, cache_of
 from specdec_tools.planning.serving import KV_CACHE_DTYPES
-from specdec_tools.planning.shape import CachedLayers, ModelShape
+from specdec_tools.planning.shape import ModelShape
 from tests.commands.commands_tools import command
+from tests.commands.test_plan_layers import FALCON_H1_7B, JAMBA, NEMOTRON_9B, QWEN3_NEXT
 from tests.lab.conftest import idle
 
 pytestmark = pytest.mark.lab
@@ -99,6 +102,14 @@ CACHES = {
         *("bf16", 2048),
         [CachedLayers(18, 8, 128), CachedLayers(18, 8, 128, 128), CachedLayers(1, 4, 256)],
     ),
+    "MiMo-V2, whose windows have twice the heads": (
+        *("bf16", 2048),
+        [CachedLayers(9, 4, 320), CachedLayers(39, 8, 320, 128)],
+    ),
+    "windows and a draft of larger heads": (
+        *("bf16", 2048),
+        [CachedLayers(18, 8, 128), CachedLayers(18, 8, 128, 128), CachedLayers(1, 8, 192)],
+    ),
 }
 
 
@@ -107,6 +118,21 @@ def named_by_vllm(precision, layers):
     if precision == "fp8" and any(one.layout == "sparse latent" for one in layers):
         return "fp8_ds_mla"
     return KV_CACHE_DTYPES[precision] or "bfloat16"
+
+
+def answers_of_vllm(asked):
+    """What vLLM's own code says of these caches."""
+    lab = installed()
+    said = subprocess.run(
+        [lab.venv / "bin/python", "-m", "lab.cache", lab.model("target")],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": ""},
+        check=True,
+    )
+    return json.loads(said.stdout.splitlines()[-1])
 
 
 def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
@@ -122,17 +148,7 @@ def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
         }
         for precision, batched, layers in CACHES.values()
     ]
-    lab = installed()
-    said = subprocess.run(
-        [lab.venv / "bin/python", "-m", "lab.cache", lab.model("target")],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": ""},
-        check=True,
-    )
-    answers = json.loads(said.stdout.splitlines()[-1])
+    answers = answers_of_vllm(asked)
 
     for (name, given), (_, tokens) in zip(CACHES.items(), answers, strict=True):
         precision, batched, layers = given
@@ -140,6 +156,46 @@ def test_the_cache_of_other_models_is_as_vllms_own_code_divides_it():
         options = CacheOptions(precision=precision, block_size=16, in_flight=batched)
         cache = cache_of([(shape, 1)], options)
         assert cache.tokens(BYTES, CONTEXT_OF_CACHES) == pytest.approx(tokens, rel=0.005), name
+
+
+# What vLLM also needs to read of a configuration.
+HYBRIDS = {
+    "Qwen3NextForCausalLM": QWEN3_NEXT | {"num_experts_per_tok": 10},
+    "NemotronHForCausalLM": NEMOTRON_9B | {"conv_kernel": 4},
+    "FalconH1ForCausalLM": FALCON_H1_7B | {"mamba_d_ssm": 3072, "mamba_d_conv": 4},
+    "JambaForCausalLM": JAMBA | {"mamba_d_conv": 4, "num_experts_per_tok": 2},
+}
+
+
+def test_the_cache_of_models_with_states_is_as_vllms_own_code_divides_it(tmp_path):
+    """To the block and to the token, without speculation and with three draft tokens."""
+    asked = []
+    models = {}
+    for architecture, config in HYBRIDS.items():
+        folder = tmp_path / architecture
+        folder.mkdir()
+        added = {"architectures": [architecture], "max_position_embeddings": 2**20}
+        (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16"} | config | added))
+        models[architecture] = shape = read_model(folder, None, None)
+        (attention,), (state,) = shape.layers, shape.states
+        asked += [
+            {
+                "hybrid": str(folder),
+                "bytes": int(BYTES),
+                "context": CONTEXT_OF_CACHES,
+                "block_size": 16,
+                "draft_tokens": tokens,
+                "with_attention": attention.count,
+                "with_state": state.count,
+            }
+            for tokens in (0, 3)
+        ]
+
+    for one, (blocks, tokens) in zip(asked, answers_of_vllm(asked), strict=True):
+        name = Path(one["hybrid"]).name
+        cache = cache_of([(models[name], 1)], CacheOptions(draft_tokens=one["draft_tokens"]))
+        assert cache.blocks(BYTES) == blocks, name
+        assert cache.tokens(BYTES, CONTEXT_OF_CACHES) == tokens, name
 
 
 def test_a_configuration_tells_the_size_of_the_weights():

@@ -12,8 +12,8 @@ import yaml
 
 from sidecar.settings import load_settings
 from specdec_tools.commands.baseline import measure
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import BUILT_IN, RequestOptions
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import BUILT_IN, RequestOptions
 from specdec_tools.plain.document import plain_steps
 from tests.lab.conftest import sidecar
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specdec_tools.demo.scheduler import SimulatorOptions
-from specdec_tools.load.sweep_result import encode
+from specdec_tools.measuring.sweep_result import encode
 from tests.app.app_tools import running_sidecar, traffic
 from tests.commands.sweep_tools import generated_level, sweep_of
 from tests.demo.http_vllm import HttpVllm

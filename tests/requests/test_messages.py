@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from sidecar.requests import messages, plugin
+from sidecar.requests.keys import CellKey
 from sidecar.requests.messages import (
     MAX_ITEMS,
     VERSION,
@@ -22,7 +23,6 @@ from sidecar.requests.messages import (
     Unreadable,
     read_packet,
 )
-from sidecar.requests.tables import CellKey
 from sidecar.requests.tally import (
     MAX_POSITIONS,
     NO_REQUESTS,

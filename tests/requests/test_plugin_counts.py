@@ -10,8 +10,8 @@ import pytest
 
 from sidecar import __version__
 from sidecar.requests import messages, plugin
+from sidecar.requests.keys import sampling_of
 from sidecar.requests.messages import FinishedRequest, read_packet
-from sidecar.requests.tables import sampling_of
 from tests.requests.packets import FILTERED, LOGIT_BIAS, MIN_P, OWN, PENALTIES, STRUCTURED
 from tests.requests.scheduler_double import request
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.groups import groups, keys, variable
-from sidecar.settings.load import read_settings
+from sidecar.settings.reading import read_settings
 
 TEXTS = st.one_of(st.text(), st.sampled_from(["5", "0.5", "1s", "-1", "{}", "[]", "info", "/a"]))
 

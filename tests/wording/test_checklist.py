@@ -20,8 +20,8 @@ from tests.analysis.test_checklist import (
 
 HOT = replace(GOOD, cool=0.25, hot=0.75, temperature=1.0)
 MEASURE = (
-    "The limits are rules of thumb. Only a measurement decides: `specdec-sidecar sweep --url URL"
-    " --against OTHER` (docs/measure.md)."
+    "The thresholds are rules of thumb. Only a measurement decides: `specdec-sidecar sweep"
+    " --url URL --against OTHER` (docs/measure.md)."
 )
 JUDGED = "Judging by 40 requests in 10 min"
 WORTH_A_TRY = f"{JUDGED}, speculation is worth a try: most lines speak for it, and none against it."

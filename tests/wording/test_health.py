@@ -1,7 +1,7 @@
 """What is said of an engine that hangs."""
 
 from sidecar.analysis.engine.health import Ailing, Ailment, HealthReport
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.layout import EngineKey
 from sidecar.wording.health import stalled_sentence
 
 

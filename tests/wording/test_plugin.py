@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from tests.export.reports import NEVER_CONNECTED, OBSERVING
 

@@ -17,8 +17,8 @@ from sidecar.analysis.evidence import Evidence, sum_windows
 from sidecar.analysis.speed.steps import StepCosts
 from sidecar.analysis.values import ModelValues
 from sidecar.analysis.verdict import Judge
-from sidecar.export.page import content
 from sidecar.export.status import status
+from sidecar.export.status_page import content
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.settings.groups import Thresholds
 from specdec_tools.commands.sidecar_status import status_lines

@@ -10,8 +10,8 @@ from sidecar.analysis.speed.speedup import Held
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.cli import parser
-from sidecar.export.page import content
 from sidecar.export.status import status
+from sidecar.export.status_page import content
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
 from sidecar.wording.speed import (

@@ -1,6 +1,6 @@
 """The checklist: what speaks for and against speculation, before it is turned on.
 
-Its limits are rules of thumb (docs/measure.md), so they decide what to try, not whether it pays.
+Its thresholds are rules of thumb (docs/measure.md): they decide what to try, not whether it pays.
 """
 
 import math

@@ -20,7 +20,7 @@ from sidecar.analysis.speed.steps import Prefill, Steps, counter_growth, reporte
 from sidecar.analysis.split.life import NO_STEPS, LifeSteps
 from sidecar.analysis.windows.counters import HistogramWindow
 from sidecar.analysis.windows.growth import HOUR
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.merge import hold_counters
 from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading

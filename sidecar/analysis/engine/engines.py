@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.merge import OTHER_ENGINES, hold_counters, merge
 from sidecar.engine.restarts import RestartDetector, Restarts
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot

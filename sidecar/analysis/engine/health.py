@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.engine.engine_state import EngineState, Limitation
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge
 from sidecar.settings.groups import EngineHealth
 
@@ -107,14 +107,14 @@ class HealthReport:
     and ailment; a missing one is unknown or not watched. Whether an engine is stalled is unknown
     while it has nothing to do, as its page looks the same if it hangs. ``hanging`` are the models
     of which every engine on the page is stalled. ``restarts`` counts those of an ailing vLLM within
-    the last hour; once there are ``limit`` of them, the probe leaves vLLM alone.
+    the last hour; once there are ``most_restarts``, the probe leaves vLLM alone.
     """
 
     ailments: Mapping[tuple[str, str, Ailment], bool] = field(default_factory=dict)
     ailing: tuple[Ailing, ...] = ()
     hanging: frozenset[str] = frozenset()
     restarts: int = 0
-    limit: int = 0
+    most_restarts: int = 0
 
     @property
     def stalled(self) -> tuple[Ailing, ...]:
@@ -124,7 +124,7 @@ class HealthReport:
     @property
     def is_left_alone(self) -> bool:
         """Whether vLLM has been restarted so often that one more restart is not asked for."""
-        return self.restarts >= self.limit
+        return self.restarts >= self.most_restarts
 
     @property
     def asks_for_restart(self) -> bool:
@@ -219,9 +219,9 @@ class HealthWatch:
     def report(self, *, is_fresh: bool) -> HealthReport:
         """The engines at the last good poll; nothing is known unless that is fresh."""
         restarts = len(self._restarts)
-        limit = self._settings.restarts_per_hour
+        most = self._settings.most_restarts_per_hour
         if not is_fresh or self._polled is None:
-            return HealthReport(restarts=restarts, limit=limit)
+            return HealthReport(restarts=restarts, most_restarts=most)
 
         ailing = self._ailing(self._polled)
         ailments = {
@@ -230,7 +230,7 @@ class HealthWatch:
             for ailment in self._known_free(self._polled, still)
         }
         ailments |= {(*one.key, one.ailment): True for one in ailing}
-        return HealthReport(ailments, tuple(ailing), self._hanging(ailing), restarts, limit)
+        return HealthReport(ailments, tuple(ailing), self._hanging(ailing), restarts, most)
 
     def _hanging(self, ailing: Iterable[Ailing]) -> frozenset[str]:
         """The models that no engine serves any more."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.analysis.engine.health import Vitals
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.probe import ProbeOutcome, ProbeTarget
 from sidecar.settings.groups import Probe
 

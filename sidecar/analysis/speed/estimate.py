@@ -18,7 +18,8 @@ from sidecar.engine.methods import HEADS, is_mtp
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.sizes.break_even import BreakEvenRange, Load, Model, break_even
 from sidecar.sizes.fields import ModelFields, fields_of
-from sidecar.sizes.layers import plain_layers
+from sidecar.sizes.kinds import KINDS, attention_kind
+from sidecar.sizes.layers import full_layers
 from sidecar.sizes.parameters import Parameters, PassSize
 from sidecar.sizes.precision import BYTES, UNQUANTIZED
 
@@ -106,7 +107,7 @@ def _pair(speculation: Speculation, configuration: Configuration) -> tuple[Model
     if fields is None:
         return Unsized.SIZES
 
-    target = Parameters(fields, plain_layers(fields))
+    target = Parameters(fields, full_layers(fields))
     size = target.pass_size()
     if size is None or (configuration.is_moe and not fields.experts):
         return Unsized.EXPERTS
@@ -131,7 +132,7 @@ def _draft(speculation: Speculation, target: Parameters, whole: Model) -> Model 
     if fields is None:
         return Unsized.SIZES
 
-    draft = Parameters(fields, plain_layers(fields))
+    draft = Parameters(fields, full_layers(fields))
     if method in HEADS:
         size = draft.head_pass_size(method)
     elif method == "draft_model":
@@ -157,7 +158,8 @@ def _known(
 def _model(
     fields: ModelFields, size: PassSize, layers: int, precisions: tuple[float, float], gpus: int
 ) -> Model:
-    cached = layers * fields.heads_that_cache * fields.values_of_head
+    attention, *_ = KINDS[attention_kind(fields)].cached(fields)
+    cached = layers * attention.values
     return Model(size=size, precisions=precisions, layers=layers, cached=cached, gpus=gpus)
 
 

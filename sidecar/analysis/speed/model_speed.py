@@ -22,7 +22,7 @@ from sidecar.analysis.speed.speedup import (
 )
 from sidecar.analysis.speed.steps import StepCosts, Steps
 from sidecar.analysis.speed.withheld import Withheld
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes
 

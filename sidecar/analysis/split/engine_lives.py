@@ -7,7 +7,7 @@ from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.split.standing import UNTRUE, Standing
 from sidecar.analysis.split.view import EngineView
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.requests.messages import Hello, HelloState
 
 _NONE_COUNTS: Final = {

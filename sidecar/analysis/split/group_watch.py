@@ -8,7 +8,7 @@ from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.split.strata import ENGINE, Cells, Difference, Kind, differences, told
 from sidecar.analysis.windows.sums import SlidingSums
-from sidecar.requests.tables import GROUPED
+from sidecar.requests.keys import GROUPED
 
 SPANS: Final = (900.0, 3600.0)
 """Seconds: the short one notices a large difference soon, the long one one of few requests."""

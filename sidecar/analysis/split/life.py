@@ -9,7 +9,8 @@ from sidecar.analysis.split.comparison import Compared, Totals
 from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginState
 from sidecar.analysis.split.standing import Event, Standing, after
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
+from sidecar.requests.keys import CellKey, Ending
 from sidecar.requests.messages import (
     FinishedRequest,
     Hello,
@@ -19,7 +20,6 @@ from sidecar.requests.messages import (
     StepKey,
     StepTally,
 )
-from sidecar.requests.tables import CellKey, Ending
 from sidecar.requests.tally import NO_REQUESTS, Numbers, Tally, tally_of
 
 Cells = Mapping[CellKey, Numbers]
@@ -184,7 +184,7 @@ class Life:
 
     @property
     def size(self) -> int:
-        """About how many bytes its rows take."""
+        """About how many bytes its cells take."""
         cuts = {id(cut): cut.size for cut in (self.first, self.confirmed, self.latest) if cut}
         steps = _STEP_CELL_BYTES * len(self._steps)
         return sum(cuts.values()) + self._arriving_size + steps
@@ -202,7 +202,7 @@ class Life:
         self._waiting_size = 0
         return dropped
 
-    def forget_rows(self) -> None:
+    def forget_cells(self) -> None:
         """Drops all cells of a life that has left and is not confirmed: it may send them again."""
         self.forget_unsettled()
         self.first = Cut() if self.from_start else None
@@ -231,9 +231,9 @@ class Life:
             self._begin_again()
 
     def rest(self) -> None:
-        """It is another vLLM's: while it is not connected, none of its rows are needed."""
+        """It is another vLLM's: while it is not connected, none of its cells are needed."""
         if not self.connections:
-            self.forget_rows()
+            self.forget_cells()
             self.forget_start()
 
     def _begin_again(self) -> None:
@@ -249,12 +249,12 @@ class Life:
         self.growth = Growth(self.latest.totals if self.latest is not None else None)
 
     def forget_arriving(self) -> None:
-        """Drops a report that is not whole: after a hello, its rows are sent again."""
+        """Drops a report that is not whole: after a hello, its cells are sent again."""
         self._arriving.clear()
         self._arriving_size = 0
 
     def forget_unsettled(self) -> None:
-        """Drops all that the next connection sends again: it sends every row."""
+        """Drops all that the next connection sends again: it sends every cell."""
         self.forget_arriving()
         self._steps.clear()
 
@@ -283,9 +283,9 @@ class Life:
     # What it is sent
 
     def receive(self, part: ReportPart, *, room: int, request_room: int) -> int:
-        """Takes in a part of a report; returns how many of its rows and requests had no room.
+        """Takes in a part of a report; returns how many of its cells and requests had no room.
 
-        ``room`` is how many bytes more its rows may take, ``request_room`` how many more the
+        ``room`` is how many bytes more its cells may take, ``request_room`` how many more the
         finished requests may that wait for the next poll.
         """
         dropped = self._take_requests(part.finished, request_room)
@@ -350,7 +350,7 @@ class Life:
             total = tally_of(self._sum)
 
         steps = LifeSteps.of(self._steps)
-        if steps.number < before.steps.number:  # some rows had no room
+        if steps.number < before.steps.number:  # some cells had no room
             steps = before.steps
 
         has_gone_on = total != before.total or end.generation_tokens != before.generation_tokens

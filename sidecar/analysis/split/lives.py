@@ -23,7 +23,7 @@ from sidecar.analysis.split.plugin_state import (
 from sidecar.analysis.split.standing import UNTRUE, Event, Standing
 from sidecar.analysis.split.view import CountedLife, EngineView, FinishedRequests, LivesView
 from sidecar.engine import names
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS
@@ -35,10 +35,10 @@ LOST: Final = "lost"  # the plug-in could not send it, because the sidecar was d
 OVERFLOW: Final = "overflow"
 _UNREACHED_AFTER: Final = 30.0  # seconds in which an engine drafts and does not connect
 _MOST_LIVES: Final = 64
-# Bytes of the rows of all lives. Half is for those that count, half for all others, so that no
+# Bytes of the cells of all lives. Half is for those that count, half for all others, so that no
 # sender takes the room of an engine's own plug-in.
-MOST_ROW_BYTES: Final = 48 * 2**20
-# What the rows of one packet may take, in bytes: about 600 rows with tokens by position.
+MOST_CELL_BYTES: Final = 48 * 2**20
+# What the cells of one packet may take, in bytes: about 600 cells with tokens by position.
 _MOST_PART_BYTES: Final = 2 * 2**20
 # Bytes of the finished requests of all lives that wait for the next poll: some 8,000.
 MOST_WAITING_BYTES: Final = 8 * 2**20
@@ -159,7 +159,7 @@ class Lives:
 
         if self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
-            # its tables are kept: it may still appear on the page
+            # its cells are kept: it may still appear on the page
             part = replace(part, finished=())
 
         lost = life.lost
@@ -171,21 +171,21 @@ class Lives:
             self._dropped[LOST] += life.lost - lost
 
     def _room(self, life: Life) -> int:
-        """How many bytes more a life's rows may take: its share, as no sender takes another's.
+        """How many bytes more a life's cells may take: its share, as no sender takes another's.
 
         Where little is left, lives that have left and do not count are forgotten.
         """
         counts = life.standing is Standing.COUNTS
         alike = [one for one in self._lives.values() if (one.standing is Standing.COUNTS) is counts]
         connected = sum(bool(one.connections) for one in alike)
-        share = MOST_ROW_BYTES // 2 // max(connected, 1) - life.size
-        left = MOST_ROW_BYTES // 2 - sum(one.size for one in alike)
+        share = MOST_CELL_BYTES // 2 // max(connected, 1) - life.size
+        left = MOST_CELL_BYTES // 2 - sum(one.size for one in alike)
         for one in alike:
             if left >= min(share, _MOST_PART_BYTES):
                 break
             if one.confirmed is None and not one.connections:
                 left += one.size
-                one.forget_rows()
+                one.forget_cells()
 
         return min(left, share)
 
@@ -284,20 +284,20 @@ class Lives:
 
     def _identify(self, *, has_restarted: bool) -> None:
         """Tells this vLLM's lives from others: by their ids, and by its restart."""
-        said = {life.key for life in self._lives.values() if self._is_ours(life)}
+        identified = {life.key for life in self._lives.values() if self._is_ours(life)}
         for life in self._lives.values():
             is_ours = self._is_ours(life)
-            is_other_s = is_ours is False or (life.hello.server is None and life.key in said)
+            is_anothers = is_ours is False or (life.hello.server is None and life.key in identified)
             # A page that was asked for before the hello may be of the vLLM before.
             is_late = life.heard_after >= self._polls and not has_restarted
-            if is_other_s and (life.key in said or not is_late):
+            if is_anothers and (life.key in identified or not is_late):
                 life.follow(Event.IS_ANOTHERS)
-            elif has_restarted and not is_other_s:
+            elif has_restarted and not is_anothers:
                 self._restart(life)
             if is_ours and life.connections:
                 life.follow(Event.RETURNED)
 
-        for key in said:
+        for key in identified:
             engine = self._engine(key)
             alone = None if engine.has_several else next(iter(engine.connected), None)
             for life in engine.lives:

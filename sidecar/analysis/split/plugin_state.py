@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 
 
 class PluginState(StrEnum):

@@ -42,10 +42,8 @@ class Event(StrEnum):
     # By the life itself:
     CONTRADICTED = "contradicted"
     RETURNED = "returned"  # it says hello again, or its server is on the page again
-    # By another life of the same engine:
-    REPLACED = (
-        "replaced"  # that one is connected, and this one left without being known to be right
-    )
+    # By another life of the same engine, which is connected:
+    REPLACED = "replaced"  # this one has left, and was not known to be right
     # Where no id tells, by vLLM's restart:
     RESTARTED = "restarted"  # it is connected, so it may be the new one's
     ENDED = "ended"  # it is not

@@ -14,7 +14,7 @@ from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
-from sidecar.requests.tables import GROUPED, OTHER, Bit, CellKey, Table
+from sidecar.requests.keys import GROUPED, OTHER, Bit, CellKey, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally, tally_of
 
 GREEDY: Final = "0"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from sidecar.analysis.split.life import Cut, LifeSteps
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.requests.messages import Configuration, FinishedRequest, Hello, Speculation
 
 

@@ -8,7 +8,7 @@ import pytest
 from sidecar.analysis.history import MINUTE, History, Line, Quantity
 from sidecar.analysis.judgement import Verdict
 from sidecar.export.lines import hour, hour_line
-from sidecar.export.page import content
+from sidecar.export.status_page import content
 from tests.export import reports
 
 RATE = Line("demo", "0", Quantity.ACCEPTANCE)

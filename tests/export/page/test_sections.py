@@ -18,11 +18,11 @@ from sidecar.analysis.engine.latency import Source
 from sidecar.analysis.judgement import Gate, Undecided, Verdict
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason, PluginState
-from sidecar.engine.identity import EngineKey
+from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Phase
 from sidecar.errors import Unreachable
-from sidecar.export.page import content
 from sidecar.export.sections import marked
+from sidecar.export.status_page import content
 from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.requests.messages import Speculation

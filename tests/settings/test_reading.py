@@ -10,7 +10,7 @@ from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainLatency, PlainStepTimes
 from sidecar.settings.field_types import Address
 from sidecar.settings.groups import keys, variable
-from sidecar.settings.load import is_service_link
+from sidecar.settings.reading import is_service_link
 
 EVERY = Path(__file__).with_name("every.yaml")
 CODE, TAG = "python/object/apply:os.getcwd", "could not determine a constructor for the tag"

@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.engine.exposition import Series
-from sidecar.engine.plan import page_plan
+from sidecar.engine.layout import page_layout
 from sidecar.engine.snapshot import SnapshotReader
 from tests.engine.engine_tools import page_reader
 
@@ -19,7 +19,7 @@ def series(prefix="vllm:", **labels):
 def names(*engines, known=()):
     """The names of the engines on a page of these series."""
     page = [one for engine in engines for one in engine]
-    return [plan.key.engine for plan in page_plan(page, known).engines]
+    return [layout.key.engine for layout in page_layout(page, known).engines]
 
 
 def ray(replica, worker, **labels):

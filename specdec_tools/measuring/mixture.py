@@ -11,7 +11,7 @@ from typing import Final
 
 from sidecar.errors import InputError
 from sidecar.wording.numbers import aligned, counted, milliseconds
-from specdec_tools.load.metrics import (
+from specdec_tools.measuring.metrics import (
     METRICS,
     Interval,
     estimate,
@@ -21,7 +21,7 @@ from specdec_tools.load.metrics import (
     relative_change,
     without_error,
 )
-from specdec_tools.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
+from specdec_tools.measuring.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
 
 _CONFIDENCE: Final = 0.95  # probability that none of the claimed changes is spurious
 _MEDIAN: Final = METRICS["TPOT P50"]

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeVar
 from sidecar.analysis.distributions import quantile
 from sidecar.wording.numbers import count, milliseconds, number, ratio
 from specdec_tools.commands.distributions import confidence_factor
-from specdec_tools.load.client import Sample
-from specdec_tools.load.sweep_result import Measurement
+from specdec_tools.measuring.client import Sample
+from specdec_tools.measuring.sweep_result import Measurement
 
 LEAST_BATCHES: Final = 4
 

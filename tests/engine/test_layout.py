@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.engine import plan
+from sidecar.engine import layout
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import NoVllmMetrics, PageError, PageTooLarge
@@ -309,7 +309,7 @@ def test_the_ids_of_a_page_s_servers_are_those_that_our_plug_in_put_there():
 @pytest.mark.parametrize(
     ("ids", "unread"),
     [
-        ([f"{number:04}" for number in range(plan.MOST_SERVERS + 4)], 4),
+        ([f"{number:04}" for number in range(layout.MOST_SERVERS + 4)], 4),
         (["", "a"], 1),
         (["a" * 65, "a"], 1),
     ],
@@ -319,7 +319,7 @@ def test_ids_that_are_not_read_are_counted(ids, unread):
     shown = page(RUNNING, *map(server, ids))
 
     assert shown.servers == set(
-        sorted(one for one in ids if 0 < len(one) < 65)[: plan.MOST_SERVERS]
+        sorted(one for one in ids if 0 < len(one) < 65)[: layout.MOST_SERVERS]
     )
     assert shown.malformed == unread
 

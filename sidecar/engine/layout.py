@@ -1,6 +1,6 @@
-"""Where each engine's quantities are on a page.
+"""Where each engine's quantities are on a page of vLLM's.
 
-Computed once per page shape, applied at every poll.
+Found once for pages that have the same series, and applied at every poll.
 """
 
 from collections import defaultdict
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sidecar.engine import names
+from sidecar.engine.engine_key import EngineKey, EngineNames
 from sidecar.engine.exposition import Series
-from sidecar.engine.identity import EngineKey, Identities
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
@@ -23,7 +23,7 @@ MOST_ID_LETTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class HistogramPlan:
+class HistogramLayout:
     """``buckets[i]`` are the indices whose values add up to the count at ``edges[i]``.
 
     The last edge is +Inf.
@@ -44,31 +44,31 @@ class KvCache(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EnginePlan:
+class EngineLayout:
     """Indices into a page's values; if a counter has several, each is one process's share of it."""
 
     key: EngineKey
     counters: Mapping[Counter, tuple[int, ...]]
     positions: tuple[tuple[int, ...], ...]
     gauges: Mapping[Gauge, tuple[int, ...]]
-    histograms: Mapping[Phase, HistogramPlan]
+    histograms: Mapping[Phase, HistogramLayout]
     kv_cache: KvCache
     traits: frozenset[Trait]
     created: int | None  # when the engine's counters were made; None on a page of several processes
 
 
 @dataclass(frozen=True, slots=True)
-class PagePlan:
+class PageLayout:
     """Where everything is on a page of one shape.
 
     ``process_start`` is the index of the time at which the process of its engines started; None if
     they are of several processes.
     """
 
-    engines: tuple[EnginePlan, ...] = ()
+    engines: tuple[EngineLayout, ...] = ()
     process_start: int | None = None
     shows_replicas: bool = False  # see ``PageSnapshot``
-    replica_labels: tuple[str, ...] = ()  # see ``Identities``
+    replica_labels: tuple[str, ...] = ()  # see ``EngineNames``
     servers: frozenset[str] = frozenset()  # see ``PageSnapshot``
     unread_servers: int = 0  # ids that are too many, too long or empty
 
@@ -90,10 +90,10 @@ class _Named(NamedTuple):
     series: Series
 
 
-def page_plan(
+def page_layout(
     page: Sequence[Series], replica_labels: tuple[str, ...] = (), *, is_rust: bool = False
-) -> PagePlan:
-    """The plan of a page; without engines if it has no vLLM series.
+) -> PageLayout:
+    """The layout of a page; without engines if it has no vLLM series.
 
     ``replica_labels`` have told engines apart on earlier pages of the same server. ``is_rust`` is
     as in ``Page``.
@@ -109,7 +109,7 @@ def page_plan(
             found.append(_Named(index, name, series))
             is_collected = is_collected or names.is_collected(prefix)
 
-    identities = Identities(
+    engine_names = EngineNames(
         (one.series for one in found if one.name != names.CACHE_CONFIG),
         is_collected=is_collected,
         known=replica_labels,
@@ -120,16 +120,16 @@ def page_plan(
     for one in found:
         labels = dict(one.series.labels)
         if one.name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
-            engine = identities.engine(labels) if "engine" in labels else None
+            engine = engine_names.engine(labels) if "engine" in labels else None
             caches[engine].add(_kv_cache(labels))
         elif "model_name" in labels:
-            by_engine[identities.key(labels)][one.name].append(_Sample(one.place, labels))
+            by_engine[engine_names.key(labels)][one.name].append(_Sample(one.place, labels))
             if len(by_engine) > _MOST_ENGINES:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
 
     traits = frozenset({Trait.RUST_FRONTEND} if is_rust else ())
     engines = tuple(
-        _engine_plan(
+        _engine_layout(
             key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)), traits
         )
         for key in sorted(by_engine, key=_order)
@@ -138,11 +138,11 @@ def page_plan(
     usable = sorted(one for one in ids if 0 < len(one) <= MOST_ID_LETTERS)[:MOST_SERVERS]
     numbers = {(key.model_name, key.number) for key in by_engine}
     shows_replicas = is_collected or len(numbers) < len(by_engine)
-    return PagePlan(
+    return PageLayout(
         engines=engines,
         process_start=None if shows_replicas else _process_start(page),
         shows_replicas=shows_replicas,
-        replica_labels=identities.replica_labels,
+        replica_labels=engine_names.replica_labels,
         servers=frozenset(usable),
         unread_servers=len(ids) - len(usable),
     )
@@ -185,9 +185,9 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
     return cache
 
 
-def _engine_plan(
+def _engine_layout(
     key: EngineKey, samples: _Samples, kv_cache: KvCache, of_page: frozenset[Trait]
-) -> EnginePlan:
+) -> EngineLayout:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
     by_reason = samples.get(names.WAITING_BY_REASON, [])
@@ -206,12 +206,12 @@ def _engine_plan(
         traits.add(Trait.DIFFUSION)
 
     created = samples.get(names.CREATED, [])
-    return EnginePlan(
+    return EngineLayout(
         key=key,
         counters={counter: indices for counter, indices in counters.items() if indices},
         positions=_positions(samples.get(names.ACCEPTED_PER_POSITION, [])),
         gauges={gauge: indices for gauge, indices in gauges.items() if indices},
-        histograms={phase: plan for phase, plan in histograms.items() if plan is not None},
+        histograms={phase: one for phase, one in histograms.items() if one is not None},
         kv_cache=kv_cache,
         traits=frozenset(traits),
         created=created[0].index if len(created) == 1 else None,
@@ -252,7 +252,7 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(by_position[position]) for position in positions)
 
 
-def _histogram(samples: _Samples, candidates: Iterable[str]) -> HistogramPlan | None:
+def _histogram(samples: _Samples, candidates: Iterable[str]) -> HistogramLayout | None:
     """The first candidate that is complete, that is, has a +Inf bucket."""
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)
@@ -264,7 +264,7 @@ def _histogram(samples: _Samples, candidates: Iterable[str]) -> HistogramPlan | 
         if float("inf") in by_edge:
             edges = tuple(sorted(by_edge))
             buckets = tuple(tuple(by_edge[edge]) for edge in edges)
-            return HistogramPlan(edges, buckets)
+            return HistogramLayout(edges, buckets)
 
     return None
 

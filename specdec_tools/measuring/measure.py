@@ -25,10 +25,10 @@ from sidecar.engine.restarts import RestartDetector, fell
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.settings import Settings
-from specdec_tools.load.client import Client, Sample
-from specdec_tools.load.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
-from specdec_tools.load.templates import template_numbers
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client, Sample
+from specdec_tools.measuring.sweep_result import LevelResult, Measurement, SweepLevel, SweepResult
+from specdec_tools.measuring.templates import template_numbers
+from specdec_tools.measuring.workload import RequestOptions
 
 _AFTER_FAILURE: Final = 0.1  # seconds, so as not to hammer a server that is down
 _BETWEEN_READINGS: Final = 0.2  # seconds

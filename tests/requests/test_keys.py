@@ -8,14 +8,14 @@ from typing import get_args
 import pytest
 from pydantic import TypeAdapter
 
-from sidecar.requests import messages, plugin, tables
+from sidecar.requests import keys, messages, plugin
+from sidecar.requests.keys import ABOVE_2, ENDINGS, GROUPED, OWN_MARK, Bit, CellKey
 from sidecar.requests.messages import (
     MAX_ITEMS,
     MAX_PACKET_BYTES,
     VERSION,
     HelloState,
 )
-from sidecar.requests.tables import ABOVE_2, ENDINGS, GROUPED, OWN_MARK, Bit, CellKey
 from sidecar.requests.tally import Outcome
 from tests.requests.scheduler_double import request
 
@@ -37,7 +37,7 @@ def test_the_plugin_declares_the_same_as_the_sidecar():
 
 def test_every_name_that_the_plugin_cuts_off_is_one_that_the_sidecar_reads():
     """Else it would refuse the packet."""
-    (limit,) = (field for field in get_args(tables.Name)[1].metadata if field.max_length)
+    (limit,) = (field for field in get_args(keys.Name)[1].metadata if field.max_length)
 
     assert limit.max_length >= plugin.MAX_NAME
 

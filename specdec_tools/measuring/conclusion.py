@@ -9,8 +9,8 @@ from math import ceil
 from typing import Final, Literal
 
 from sidecar.wording.numbers import counted, latency, milliseconds, percent
-from specdec_tools.load.metrics import METRICS, Interval
-from specdec_tools.load.sweep_result import SweepLevel
+from specdec_tools.measuring.metrics import METRICS, Interval
+from specdec_tools.measuring.sweep_result import SweepLevel
 
 ACCEPTED: Final = ("acceptance", "length")
 TPOT: Final = "TPOT P50"

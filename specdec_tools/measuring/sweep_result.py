@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
 from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, sum_windows
 from sidecar.commands.arguments import read_input
 from sidecar.errors import InputError
-from specdec_tools.load.client import Sample
+from specdec_tools.measuring.client import Sample
 
 _MOST_BYTES: Final = 256 * 1024 * 1024  # a saved sweep
 

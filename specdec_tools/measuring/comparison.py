@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
 from sidecar.wording.numbers import aligned, latency
-from specdec_tools.load.by_prompt import change_by_prompt, prompt_values
-from specdec_tools.load.conclusion import (
+from specdec_tools.measuring.by_prompt import change_by_prompt, prompt_values
+from specdec_tools.measuring.conclusion import (
     ACCEPTED,
     Effect,
     MetricChange,
@@ -26,8 +26,8 @@ from specdec_tools.load.conclusion import (
     rounds_for_difference,
     rounds_needed,
 )
-from specdec_tools.load.machines import SWAPPED, TWO_MACHINES
-from specdec_tools.load.metrics import (
+from specdec_tools.measuring.machines import SWAPPED, TWO_MACHINES
+from specdec_tools.measuring.metrics import (
     CACHE,
     LEAST_BATCHES,
     METRICS,
@@ -41,7 +41,7 @@ from specdec_tools.load.metrics import (
     relative_change,
     without_error,
 )
-from specdec_tools.load.sweep_result import (
+from specdec_tools.measuring.sweep_result import (
     LevelResult,
     SweepLevel,
     SweepResult,
@@ -471,11 +471,12 @@ def _row(one: MetricChange) -> Sequence[str]:
     return (f"  {one.metric}", *sides, change, error, one.effect or "")
 
 
-def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
+def gate(comparison: Comparison, allowed: float) -> tuple[int, list[str]]:
     """The exit code, and the reasons for it.
 
-    A reason is a level that is slower by ``limit`` or more over its whole interval, or one where
-    that cannot be ruled out. Checks medians and throughput, whose errors need the fewest requests.
+    A reason is a level that is slower by the share ``allowed`` or more over its whole interval, or
+    one where that cannot be ruled out. Checks medians and throughput, whose errors need the fewest
+    requests.
     """
     failed: list[str] = []
     undecided: list[str] = []
@@ -492,18 +493,18 @@ def gate(comparison: Comparison, limit: float) -> tuple[int, list[str]]:
         shown = _shown(slowdown)
         error = slowdown.error
         if error is None:
-            undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({shown})")
-        elif one.effect == "slower" and slowdown.value - error >= limit:
+            undecided.append(f"{where}: a slowdown of {allowed:.1%} cannot be ruled out ({shown})")
+        elif one.effect == "slower" and slowdown.value - error >= allowed:
             least = slowdown.value - error
             failed.append(
-                f"{where} is slower by {shown}, at least {least:.1%}; the limit is {limit:.1%}"
+                f"{where} is slower by {shown}, at least {least:.1%}; {allowed:.1%} is allowed"
             )
-        elif slowdown.value + error >= limit:
-            more = more_rounds(comparison.rounds, slowdown, abs(slowdown.value - limit))
-            if slowdown.value > limit:
+        elif slowdown.value + error >= allowed:
+            more = more_rounds(comparison.rounds, slowdown, abs(slowdown.value - allowed))
+            if slowdown.value > allowed:
                 more = max(more, rounds_for_difference(one, comparison.rounds))
             undecided.append(
-                f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({shown}){_advice(more)}"
+                f"{where}: a slowdown of {allowed:.1%} cannot be ruled out ({shown}){_advice(more)}"
             )
 
     if failed:
@@ -528,5 +529,5 @@ def _advice(more: int) -> str:
     if not more:
         return ""
     if is_out_of_reach(more):
-        return ": too close to the limit for rounds to decide it"
+        return ": too close to what is allowed for rounds to decide it"
     return f": {even_chance(more)}"

@@ -1,4 +1,4 @@
-"""The traffic that a baseline sends: every load with short and long prompts, cached and not."""
+"""The stages of a baseline: every load with short and long prompts, cached and not."""
 
 import asyncio
 import sys
@@ -16,8 +16,8 @@ from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller
 from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.wording.numbers import duration
-from specdec_tools.load.client import Client
-from specdec_tools.load.workload import RequestOptions
+from specdec_tools.measuring.client import Client
+from specdec_tools.measuring.workload import RequestOptions
 from specdec_tools.plain.measured import BaselineRun, Slot
 
 NO_PLUGIN: Final = (
@@ -83,7 +83,7 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One kind of traffic; ``length`` is in characters, None: the prompts as they are."""
+    """One kind of requests; ``length`` is in characters, None: the prompts as they are."""
 
     at_once: int
     length: int | None
@@ -91,7 +91,7 @@ class Stage:
     is_warm: bool
 
 
-class Traffic:
+class Stages:
     """Sends requests to a vLLM, stage by stage, and polls it meanwhile."""
 
     def __init__(

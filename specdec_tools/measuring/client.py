@@ -19,9 +19,9 @@ from pydantic import AliasPath, BaseModel, Field
 from sidecar.commands.arguments import TLS_HINT
 from sidecar.errors import MeasurementError
 from sidecar.log import redacted
-from sidecar.requests.tables import OWN_MARK
+from sidecar.requests.keys import OWN_MARK
 from sidecar.tls import client_context, connection_fault
-from specdec_tools.load.workload import ENDPOINTS, RequestOptions
+from specdec_tools.measuring.workload import ENDPOINTS, RequestOptions
 
 
 class Sample(NamedTuple):

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specdec_tools.load.client import Sample
-from specdec_tools.load.metrics import Interval, difference, estimate, relative_change
-from specdec_tools.load.sweep_result import LevelResult
+from specdec_tools.measuring.client import Sample
+from specdec_tools.measuring.metrics import Interval, difference, estimate, relative_change
+from specdec_tools.measuring.sweep_result import LevelResult
 
 
 @dataclass(frozen=True, slots=True)

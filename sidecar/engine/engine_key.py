@@ -39,7 +39,7 @@ class EngineKey(NamedTuple):
         return self.engine.partition(_MARK)[0]
 
 
-class Identities:
+class EngineNames:
     """Names the engines of one page."""
 
     def __init__(

@@ -35,6 +35,7 @@ from sidecar.wording.notes import (
 from sidecar.wording.numbers import counted, duration, latency, moment, percent
 from sidecar.wording.plugin import headless_sentence, no_split_sentence
 from sidecar.wording.speed import (
+    BASELINE,
     Side,
     deciding_sentence,
     estimate_sentence,
@@ -63,10 +64,12 @@ _UNCERTAIN: Final = (
 )
 _BY_TIME: Final = "Measured against decoding without speculation at the same load"
 _EVEN: Final = "Without speculation, requests would take as long."
-_MEASURE: Final = "Measure what it saves or costs, with `specdec-sidecar baseline`."
-_MEASURE_FIRST: Final = (
-    "Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
+_MEASURED_BY: Final = (
+    f"measure what it saves or costs, on a vLLM without --speculative-config: `{BASELINE}`"
+    " (docs/measure.md)."
 )
+_MEASURE: Final = f"{_MEASURED_BY[:1].upper()}{_MEASURED_BY[1:]}"
+_MEASURE_FIRST: Final = f"Before you turn it off, {_MEASURED_BY}"
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",

@@ -14,19 +14,19 @@ from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.numbers import duration, latency, percent
 
 _SOCKET: Final = "--plugin-socket PATH"
-_MEASURE: Final = (
+BASELINE: Final = (
     f"specdec-sidecar baseline --url URL {_SOCKET} --load 1,2,4,8,16 --out baseline.yaml"
 )
 _WITHHELD: Final = {
     Withheld.NO_STEPS: "only the plug-in tells how long this vLLM's steps take",
     Withheld.NO_REFERENCE: (
         "the step time without speculation is not known; measure it on a vLLM that does not"
-        f" speculate: `{_MEASURE}`"
+        f" speculate: `{BASELINE}`"
     ),
     Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
     Withheld.OTHER_ACCELERATOR: (
         "the baseline was measured on another accelerator than this vLLM's; measure one there, on a"
-        f" vLLM that does not speculate: `{_MEASURE}`"
+        f" vLLM that does not speculate: `{BASELINE}`"
     ),
     Withheld.LOAD: (
         "the baseline was not measured with this number of running requests; add it to --load"
@@ -41,6 +41,7 @@ _UNSIZED: Final = {
     Unsized.LAYERS: "some of the target's layers keep a state, and their sizes are not known",
     Unsized.EXPERTS: "how many experts a token passes is not known",
     Unsized.METHOD: "what this method takes is not known",
+    Unsized.CPU: "on a CPU, computing takes what no size tells",
 }
 
 

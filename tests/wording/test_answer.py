@@ -52,9 +52,11 @@ RULED = "Not measured; by the rule of thumb, speculation"
 WINS = f"{RULED} pays at every temperature with enough data"
 BY_SIZES = "By the sizes of the models, this load breaks even"
 LOSES = f"{RULED} does not pay at"
-MEASURE = (
-    " Before you turn it off, measure what it saves or costs, with `specdec-sidecar baseline`."
+BY_BASELINE = (
+    "what it saves or costs, on a vLLM without --speculative-config: `specdec-sidecar baseline --url"
+    " URL --plugin-socket PATH --load 1,2,4,8,16 --out baseline.yaml` (docs/measure.md)."
 )
+MEASURE = f" Before you turn it off, measure {BY_BASELINE}"
 
 
 def text_and_tone(*models):
@@ -255,7 +257,7 @@ def test_where_the_sizes_do_not_tell_a_note_says_why():
     unsized = {why: hints(model(estimate=Estimate(unsized=why))) for why in Unsized}
     said = {why for why, notes in unsized.items() if "not estimated" in " ".join(notes)}
 
-    assert said == {Unsized.LAYERS, Unsized.EXPERTS, Unsized.METHOD}
+    assert said == {Unsized.LAYERS, Unsized.EXPERTS, Unsized.METHOD, Unsized.CPU}
 
 
 @pytest.mark.parametrize(
@@ -412,8 +414,7 @@ def test_where_no_verdict_is_certain_yet_it_says_what_would_decide_it():
 
     hot = replace(temperature("1+", NONE, 0.5), judgement=judged)
     assert why(model(hot, judgement=judged)).endswith(
-        "At temperature 1+ it is undecided."
-        " Measure what it saves or costs, with `specdec-sidecar baseline`."
+        f"At temperature 1+ it is undecided. Measure {BY_BASELINE}"
     )
 
 
@@ -653,8 +654,7 @@ def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answe
     assert text_and_tone(undecided) == (text, "mute")
     # This is no matter of too little traffic.
     assert why(undecided) == (
-        "The acceptance rate over all requests is 17%. Measure what it saves or costs, with"
-        " `specdec-sidecar baseline`."
+        f"The acceptance rate over all requests is 17%. Measure {BY_BASELINE}"
     )
     assert verdict_words(judged) == "not measured"
 

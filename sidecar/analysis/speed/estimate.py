@@ -43,6 +43,7 @@ class Unsized(StrEnum):
     METHOD = "method"  # a method that is not known here
     RATE = "rate"  # the acceptance rate does not tell whether it pays, see ``Evidence.is_ruled``
     WIDE = "wide"  # the range is too wide to tell anything at this load
+    CPU = "cpu"  # on one, computing takes what no size tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ def estimate(
     found = range_by_sizes(speculation, configuration, steps)
     if isinstance(found, Unsized):
         return Estimate(unsized=found)
+    if configuration.device == "cpu":
+        return Estimate(unsized=Unsized.CPU)
     return Estimate(unsized=Unsized.WIDE) if _is_wide(found) else Estimate(**asdict(found))
 
 

@@ -53,8 +53,8 @@ WINS = f"{RULED} pays at every temperature with enough data"
 BY_SIZES = "By the sizes of the models, this load breaks even"
 LOSES = f"{RULED} does not pay at"
 BY_BASELINE = (
-    "what it saves or costs, on a vLLM without --speculative-config: `specdec-sidecar baseline --url"
-    " URL --plugin-socket PATH --load 1,2,4,8,16 --out baseline.yaml` (docs/measure.md)."
+    "what it saves or costs, on a vLLM without --speculative-config: `specdec-sidecar baseline"
+    " --url URL --plugin-socket PATH --load 1,2,4,8,16 --out baseline.yaml` (docs/measure.md)."
 )
 MEASURE = f" Before you turn it off, measure {BY_BASELINE}"
 

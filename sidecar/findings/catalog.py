@@ -17,7 +17,7 @@ from sidecar.findings.long_requests import LONG_REQUESTS
 from sidecar.findings.looping import LOOPING
 from sidecar.findings.mismatch import MISMATCH
 from sidecar.findings.not_speculating import NOT_SPECULATING
-from sidecar.findings.number_of_tokens import TOO_FEW_TOKENS, TOO_MANY_TOKENS
+from sidecar.findings.number_of_tokens import TOO_FEW_TOKENS, TOO_MANY_TOKENS, NumberOfTokens
 from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.findings.prefix_cache import PREFIX_CACHE
 from sidecar.findings.room import ROOM
@@ -66,9 +66,14 @@ def find(model: ModelReport, thresholds: Thresholds) -> tuple[Finding, ...]:
     drafting = found[Place.DRAFTING]
     parts = _costliest(found[Place.PART])
     numbers = [number for number in found[Place.NUMBER] if not _follows(number, drafting, parts)]
-    losses = sorted([*parts, *numbers], key=lambda finding: finding.cost, reverse=True)
+    first = [number for number in numbers if drafting]  # they cost more than it
+    losses = sorted(
+        [*parts, *(number for number in numbers if not drafting)],
+        key=lambda finding: finding.cost,
+        reverse=True,
+    )
 
-    told = [*faults, *drafting, *losses, *found[Place.COSTS_NO_STEP]]
+    told = [*faults, *first, *drafting, *losses, *found[Place.COSTS_NO_STEP]]
     return tuple(sorted(told, key=lambda finding: not finding.is_advice))
 
 
@@ -90,10 +95,13 @@ def _costliest(parts: Sequence[Finding]) -> Sequence[Finding]:
 def _follows(number: Finding, drafting: Sequence[Finding], parts: Sequence[Finding]) -> bool:
     """Whether the number of draft tokens follows from what lowers the acceptance rate.
 
-    That comes first: with it gone, another number is right.
+    That comes first: with it gone, another number is right. Not fewer tokens that save more than it
+    could, by time: they are right today, and leave little to lose.
     """
+    is_sure = isinstance(number, NumberOfTokens) and number.is_sure
+    of_drafting = any(not is_sure or one.cost >= number.cost for one in drafting)
     costs_more = any(part.is_advice and part.cost >= number.cost for part in parts)
-    return bool(drafting) or costs_more
+    return of_drafting or costs_more
 
 
 def explanations(model: ModelReport) -> list[Explanation]:

@@ -27,6 +27,12 @@ class NumberOfTokens(Finding):
 
     tokens: TokensAdvice
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether fewer tokens, and some, save time by the steps that were measured."""
+        tokens = self.tokens
+        return tokens.direction is Direction.FEWER and tokens.best_seconds is not None
+
 
 def too_many_tokens(model: ModelReport, _: Thresholds) -> Iterator[NumberOfTokens]:
     """The model's advice on the number of tokens, if it asks for fewer."""

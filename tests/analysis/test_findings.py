@@ -276,6 +276,17 @@ def test_facts_come_last_and_hide_no_advice():
     assert codes(replace(report, groups=(fact,))) == ["too_many_tokens", "structured_output"]
 
 
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [(0.53, ["too_many_tokens", "greedy_drafting"]), (0.05, ["greedy_drafting"])],
+)
+def test_fewer_tokens_that_save_more_than_sampled_drafts_could_come_first(saved, told):
+    """12 tokens of which positions 6 to 12 accept 4 % and less: sampling would leave most of it."""
+    tokens = replace(FEWER, best_seconds=(1 - saved) * FEWER.now_seconds)
+    report = pod(hot=0.4, cold=0.8, advice=replace(MANY, tokens=tokens))
+    assert codes(report, traffic()) == told
+
+
 @pytest.mark.parametrize(("quiet", "found"), [("structured", ["structured_output"]), ("free", [])])
 def test_only_of_structured_output_can_a_grammar_forbid_all_drafts(quiet, found):
     """Free output without drafts has another cause."""

@@ -208,7 +208,7 @@ def _folds(model: ModelReport, told: Sequence[Explanation], thresholds: Threshol
     )
 
     changed = fold(
-        f"{model.model_name} change", "What the change did", _change(model), is_open=True
+        f"{model.model_name} change", "Before and after the change", _change(model), is_open=True
     )
     others = (fold(f"{model.model_name} {title}", title, content) for title, content in contents)
     return f"{changed}{''.join(others)}{_engines(model)}"

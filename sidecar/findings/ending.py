@@ -100,8 +100,8 @@ _VERIFY: Final = (
 )
 _NOT_MEASURED: Final = (
     "Without speculation it has not been measured at these temperatures: `specdec-sidecar baseline"
-    " --plugin-socket PATH --duration 1h` does that, without --load, beside a plain vLLM that serves"
-    " such requests."
+    " --plugin-socket PATH --duration 1h` does that, without --load, beside a plain vLLM that"
+    " serves such requests."
 )
 _AS_BEFORE: Final = "This pod has done so before, but it may have been wrong from its start."
 _NO_PAST: Final = "There is nothing to compare it with yet."

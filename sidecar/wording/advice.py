@@ -58,6 +58,6 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
         return f"{text}: speculate {how}, or not at all."
 
     return (
-        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: about {best} per"
-        f" token instead of {now} at this load."
+        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: in steps that"
+        f" prefill nothing, about {best} per token instead of {now} at this load."
     )

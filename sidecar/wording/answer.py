@@ -64,6 +64,7 @@ _UNCERTAIN: Final = (
 )
 _BY_TIME: Final = "Measured against decoding without speculation at the same load"
 _EVEN: Final = "Without speculation, requests would take as long."
+_UNTIL: Final = "Until a change helps, it is faster without --speculative-config."
 _MEASURED_BY: Final = (
     f"measure what it saves or costs, on a vLLM without --speculative-config: `{BASELINE}`"
     " (docs/measure.md)."
@@ -336,6 +337,10 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
 
     speed = _of_speed(model, plugin)
     tone = min(replies.tone, speed.tone, key=_WORST_FIRST.index)
+    if not replies.is_fault:  # it may be right so
+        text = f"{speed.text} But {replies.text[:1].lower()}{replies.text[1:]}"
+        reason = f"{replies.reason} {speed.reason}".strip()
+        return replace(speed, text=text, tone=tone, reason=reason)
     reason = f"{replies.reason} As for the speed: {speed.text} {speed.reason}".strip()
     return Answer(replies.text, tone, reason, speed.listed)
 
@@ -560,6 +565,8 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
     more = ""
     if not (lost or saved):
         more = f" {_EVEN if even else deciding_sentence(model)}"
+    if model.judgement.by_speedup is Verdict.NET_NEGATIVE:
+        more = f" {_UNTIL}"
     reason = f"{_BY_TIME}{_at_load(model)}.{more}"
     return Answer(text, tone, reason, listed, about=_judgements(worst))
 

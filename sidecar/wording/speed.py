@@ -161,7 +161,8 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
     parts.append(f"contexts of {_range(times.context_range)} tokens")
     text = f"Baseline measured {', '.join(parts)}."
     error = CONFIDENCE * uncertainty(times)
-    return f"{text} Step times are known to ± {100 * error:.1f} %." if error else text
+    known = f"{text} Step times are known to ± {100 * error:.1f} % at the worst load and context."
+    return known if error else text
 
 
 def deciding_sentence(model: ModelReport) -> str:

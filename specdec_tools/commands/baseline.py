@@ -384,7 +384,10 @@ def _notes(times: PlainStepTimes) -> Iterator[str]:
 def _accuracy(model: str, times: PlainStepTimes, wanted: float) -> Iterator[str]:
     """How well step times are known, and what is missing."""
     known = CONFIDENCE * uncertainty(times)
-    yield f"{model}: step times are known to ± {100 * known:.1f} %, by {len(times.rounds)} rounds"
+    yield (
+        f"{model}: step times are known to ± {100 * known:.1f} % at the worst load and context, by"
+        f" {len(times.rounds)} rounds"
+    )
     if known > wanted:
         yield (
             f"{model}: ± {100 * wanted:.1f} % was asked for with --error: measure longer, with"

@@ -597,18 +597,18 @@ SO_MANY_EMPTY = (
 )
 
 
-def test_a_large_share_of_bad_replies_that_nobody_measured_comes_before_the_speed():
+def test_a_large_share_of_bad_replies_that_nobody_measured_is_in_the_headline_beside_the_speed():
+    """It may be right so: a model that repeats itself does so without speculation, too."""
     broken = model(temperature("0", GOOD, 0.8), findings=(EMPTY,))
     some = model(temperature("0", GOOD, 0.8), findings=(replace(EMPTY, share=0.08),))
 
-    assert text_and_tone(broken) == (SO_MANY_EMPTY, "even")
-    assert why(broken).startswith(
-        f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."
-    )
+    also = f"o{SO_MANY_EMPTY[1:]}"
+    assert text_and_tone(broken) == (f"{WINS}. But {also}", "even")
+    assert why(broken).startswith("Send one prompt to this pod and read the reply.")
     assert text_and_tone(some) == (f"{WINS}.", "likely")
 
 
-def test_bad_replies_of_both_kinds_come_first_if_they_are_many_together():
+def test_bad_replies_of_both_kinds_are_told_if_they_are_many_together():
     few = (
         EndsBadly(
             code="looping", ending="loop", share=0.12, requests=120, change=None, is_advice=False
@@ -620,8 +620,8 @@ def test_bad_replies_of_both_kinds_come_first_if_they_are_many_together():
 
     assert tone == "even"
     assert text == (
-        "Of the last replies, 12% repeat themselves until they are cut off and 9% are empty (at"
-        " most one token): whether that is right is not known."
+        f"{WINS}. But of the last replies, 12% repeat themselves until they are cut off and 9% are"
+        " empty (at most one token): whether that is right is not known."
     )
 
 

@@ -200,7 +200,7 @@ def test_a_baseline_is_described_by_its_age_and_what_it_was_measured_with():
     """What an older file does not have is left out."""
     assert baseline_sentence(MEASURED, MEASURED.measured.timestamp() + 7200) == (
         "Baseline measured 2.0 h ago, with 1 to 16 requests running, contexts of 80 to 2,200"
-        " tokens. Step times are known to ± 4.0 %."
+        " tokens. Step times are known to ± 4.0 % at the worst load and context."
     )
     bare = PlainStepTimes(running=(1.0,), seconds=(0.01,), context=100.0)
     assert baseline_sentence(bare, 0.0) == (

@@ -141,10 +141,10 @@ def regressed():
         pod("k-alike", 0.8, 0.6, falls=0.2, k=(3, 3.12)),
         pod("k-more", 0.8, 0.6, k=(3, 3.5)),
         pod("k-own", 0.8, 0.6, falls=0.2, k=(5, 5)),
-        pod("brief", 0.8, 0.6, minutes=25, model="another"),
+        pod("brief", 0.8, 0.6, minutes=13, model="another"),
         pod("old", 0.8, None, "new"),
         pod("old-too", 0.5, None, "new", drafts=2.5),
-        pod("old-brief", 0.1, None, "new", minutes=25),
+        pod("old-brief", 0.1, None, "new", minutes=13),
         pod("fresh", None, 0.5, "new", falls=0.2),
         pod("elsewhere", None, 0.6, "new", namespace="staging"),
         pod("young", None, 0.3, "young"),
@@ -191,7 +191,7 @@ def regressed():
         known("k-more", 0.5, k=3.3, start=3),
         known("adaptive", 0.5, k=3, model="adaptive").speculating(ADAPTIVE),
         known("fresh", 0.6, model="new").fires(0.2, since=37),
-        known("less", 0.65, model="new"),
+        known("less", 0.625, model="new"),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"

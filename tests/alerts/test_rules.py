@@ -174,6 +174,22 @@ def test_a_page_that_cannot_be_read_is_no_outage_at_any_scrape_interval(tmp_path
 
 
 @pytest.mark.servers
+@pytest.mark.parametrize("every", ["30s", "1m", "2m"])
+def test_a_rates_past_is_the_same_however_often_it_is_evaluated(every, tmp_path):
+    """Prometheus has known for two days that it varies more, around a lower rate."""
+    pod, before = Pod("rises", start=4).drafting(5, 0.8), Pod("rises", minutes=0)
+    manner = {"model_name": "m", "draft_tokens": "3"}
+    past = {"minutes2d": (2878, 2880), "mean8h": (0.79, 0.791), "variance2d": (0.04, 0.039)}
+    records = {}
+    for name, (was, now) in past.items():
+        record = f"pod_temperature:specdec_acceptance:{name}"
+        before.plain(record, (1, was), **manner)
+        records[record] = [(pod.own | manner, now)]
+    scene = Scene("past", None, at=(48,), records=records).with_pods(pod, before)
+    passes(tmp_path, scene, every=every)
+
+
+@pytest.mark.servers
 def test_alerts_without_their_recording_rules_say_so(tmp_path):
     """As if only one of the two files were loaded."""
     low = Pod("low", minutes=30).drafting(5, 0.2).fires(fault="not recorded")

@@ -160,10 +160,10 @@ def regressed():
         steady("less", 0.74),
     )
 
-    def known(instance, now, *, model="m", rate=0.8, k=None, start=0, **limits):
+    def known(instance, now, *, model="m", k=None, now_k=3, start=0, **limits):
         """Its own rate of the day before is recorded already, and with ``k`` how it drafted."""
-        made = Pod(instance, model=model, start=start, **limits).drafting(5, now)
-        made.plain("pod:specdec_engine_acceptance:day_before", (40, rate), model_name=model)
+        made = Pod(instance, model=model, start=start, **limits).drafting(5, now, k=now_k)
+        made.plain("pod:specdec_engine_acceptance:day_before", (40, 0.8), model_name=model)
         if k is not None:
             name = "pod:specdec_engine_draft_tokens:per_draft_day_before"
             made.plain(name, (40, k), model_name=model)
@@ -191,8 +191,8 @@ def regressed():
         known("lenient", 0.6, k=3, start=3, acceptance_regression=0.21),
         known("k-more", 0.5, k=3.3, start=3),
         known("adaptive", 0.5, k=3, model="adaptive").speculating(ADAPTIVE),
-        known("fresh", 0.6, model="new").fires(0.2, since=37),
-        known("less", 0.625, model="new"),
+        known("fresh", 0.6, model="new", now_k=3.12).fires(0.2, since=37),
+        known("less", 0.65, model="new", now_k=3.12),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"

@@ -38,9 +38,8 @@ _UNNOTICED = (
     "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
     "model:specdec_requested:timestamp_seconds: * -> / in: time() ",
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
-    "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
-    # Equal: it is 1 / 1.
     "pod_temperature:specdec_acceptance:minutes2d: * -> / in: ",
+    "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
     # Equal: while it is not known when it was last evaluated, no past is either.
     "fleet:specdec_usual:minutes: 1 -> 2.0 in: ",
     # Not scenes, which are evaluated every minute:

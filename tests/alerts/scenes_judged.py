@@ -305,7 +305,8 @@ def remembered():
     the last digit.
     """
     idles = plan((60, 5), (30, 0), (0, 5))
-    asked = {"acceptance_net_negative": 0.95, "acceptance_break_even": 0.97}  # else there is no fall
+    # where nothing asks, it has no fall
+    asked = {"acceptance_net_negative": 0.95, "acceptance_break_even": 0.97}
     whole = Pod("whole", **asked).drafting(
         idles,
         plan((40, 0.8), (10, 0.62), (40, 0.75), (20, 0.85), (0, 0.5)),

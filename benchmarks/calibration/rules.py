@@ -3,7 +3,8 @@
 Prometheus takes minutes for a day of a pod, and a calibration needs a thousand days. That both say
 the same is a test (``tests/benchmarks/test_rules_model.py``). The pod is alone and without a split
 by temperature, and drafts in one manner. It is scraped and all rules are evaluated once a minute;
-Prometheus evaluates those that page twice, so it is half a minute earlier at most.
+Prometheus evaluates those that page twice, so it is half a minute earlier at most, and what is
+usual every other minute.
 """
 
 import math

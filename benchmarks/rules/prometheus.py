@@ -86,8 +86,15 @@ async def count(prometheus: Prometheus, expr: str, at: float) -> float:
 
 async def cpu_seconds(http: aiohttp.ClientSession, prometheus: Prometheus) -> float:
     """CPU time of the process so far; unlike wall time, it does not depend on other load."""
+    return await own_metric(http, prometheus, "process_cpu_seconds_total")
+
+
+async def own_metric(http: aiohttp.ClientSession, prometheus: Prometheus, name: str) -> float:
+    """Of Prometheus itself, summed over labels."""
     async with http.get(f"{prometheus.url}/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    return next(
-        float(line.split()[1]) for line in lines if line.startswith("processcpu_seconds_total ")
-    )
+    return sum(float(line.rpartition(" ")[2]) for line in lines if _named(line) == name)
+
+
+def _named(line: str) -> str:
+    return line.partition(" ")[0].partition("{")[0]

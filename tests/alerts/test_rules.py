@@ -43,7 +43,6 @@ def quickest(scenes):
 QUICKEST = quickest(all_scenes())
 ALL_TAKE_LONG = {  # alerts that only the slow tests have a scene of
     "SpecDecodeAcceptanceLowAcrossPods",
-    "SpecDecodeAcceptanceRegressed",
     "SpecDecodeBreakEven",
     "SpecDecodeCoverageLow",
     "SpecDecodeLatencyGapWide",

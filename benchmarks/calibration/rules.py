@@ -3,7 +3,8 @@
 Prometheus takes minutes for a day of a pod, and a calibration needs a thousand days. That both say
 the same is a test (``tests/benchmarks/test_rules_model.py``). The pod is alone and without a split
 by temperature, and drafts in one manner. It is scraped and all rules are evaluated once a minute;
-Prometheus evaluates those that page twice, so it is half a minute earlier at most.
+Prometheus evaluates those that page twice, so it is half a minute earlier at most, and what is
+usual every other minute.
 """
 
 import math
@@ -29,6 +30,8 @@ _SPREADS: Final = 4.5
 _LEAST_FALL: Final = 0.05
 _SURE_FALL: Final = 0.2
 _AS_LOW: Final = 0.05
+_NET_NEGATIVE: Final = 0.5
+_REGRESSION: Final = 0.05
 
 
 class Scraped(NamedTuple):
@@ -102,13 +105,13 @@ class Rules:
         before = self._totals[max(now - _RATE, 0)]
         self._rates.append((scraped.drafted - before[0], scraped.accepted - before[1]))
 
-        self._drop(judged)
+        self._drop(judged, is_low=is_low)
         self._alarming.append(is_low and scraped.loses and self.has_dropped)
         self._look_back()
         page = self._page(is_low=is_low and scraped.loses)
         return Fired(page, self._has_regressed(judged))
 
-    def _drop(self, judged: float | None) -> None:
+    def _drop(self, judged: float | None, *, is_low: bool) -> None:
         self.has_dropped = False
         self.fall = self.spread = None
         if judged is None or self._rates[-1][0] <= 0:
@@ -116,16 +119,23 @@ class Rules:
 
         self._recent.append(judged)
         rate = sum(self._recent) / len(self._recent)
-        if self._usual is None:
+        usual = self._usual
+        if usual is None:
             self._usual = _Usual(1, rate)
-        else:
-            self._usual.take(rate)
-        self.fall = self._usual.mean - rate
-        self.spread = math.sqrt(self._usual.variance)
-        least = min(max(_SPREADS * self.spread, _LEAST_FALL), _SURE_FALL)
-        was = _lower(self._lowest)
-        was_as_low = was is not None and judged > was - _AS_LOW
-        self.has_dropped = self.fall > least and not was_as_low
+            return
+        if self._is_asked_for(judged, is_low=is_low):
+            self.fall = usual.mean - rate
+            self.spread = math.sqrt(usual.variance)
+            least = min(max(_SPREADS * self.spread, _LEAST_FALL), _SURE_FALL)
+            was = _lower(self._lowest)
+            was_as_low = was is not None and judged > was - _AS_LOW
+            self.has_dropped = self.fall > least and not was_as_low
+        usual.take(rate)
+
+    def _is_asked_for(self, judged: float, *, is_low: bool) -> bool:
+        """Whether an alert could need to know how far the rate fell."""
+        has_regressed = self.past is not None and self.past - judged > _REGRESSION
+        return judged < _NET_NEGATIVE or is_low or has_regressed
 
     def _look_back(self) -> None:
         """Records yesterday's hour; a week ago is what was recorded six days ago."""
@@ -152,7 +162,7 @@ class Rules:
 
     def _has_regressed(self, judged: float | None) -> bool:
         spread = math.sqrt(_ASSUMED_VARIANCE) if self.spread is None else self.spread
-        least = max(_LEAST_FALL, _SPREADS * spread)
+        least = max(_REGRESSION, _SPREADS * spread)
         if judged is None or self.past is None or self.past - judged <= least:
             self._pending = None
             return False

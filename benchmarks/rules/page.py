@@ -15,6 +15,9 @@ from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 
 _COUNTER = re.compile(r"^# TYPE (\S+) (?:counter|histogram)$", re.MULTILINE)
 
+_VERDICT = re.compile(r"specdec_(model_|engine_)?verdict\{")
+_FINDS = re.compile(r"specdec_(finding|acceptance_low|model_acceptance_low|model_collapsed)\{")
+
 
 async def real_page(seconds: float) -> str:
     """A sidecar's page after ``seconds`` of mixed-temperature traffic.
@@ -63,6 +66,20 @@ def later(page: str, counters: set[str], factor: float) -> bytes:
         grown = float(value) * factor if _family(line) in counters else float(value)
         lines.append(f"{place} {grown!r}\n")
     return "".join(lines).encode()
+
+
+def calm(page: str) -> str:
+    """The page of a sidecar that finds nothing wrong: no low rate, no finding, speculation pays."""
+    return "".join(f"{_calm(line)}\n" for line in page.splitlines())
+
+
+def _calm(line: str) -> str:
+    place, _, value = line.rpartition(" ")
+    if _FINDS.match(line) or (_VERDICT.match(line) and 'verdict="net_positive"' not in line):
+        value = "0.0"
+    elif _VERDICT.match(line):
+        value = "1.0"
+    return f"{place} {value}"
 
 
 def counters_of(page: str) -> set[str]:

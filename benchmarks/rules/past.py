@@ -18,7 +18,7 @@ from tests.debian_servers import running_prometheus
 
 _PODS = 20
 _HOURS = 25
-_EVERY, _SELDOM = 30, 120  # seconds
+_EVERY, _MINUTE, _SELDOM = 30, 60, 120  # seconds
 _TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
 _END = 1_700_000_000
 _TIMES = 30  # evaluations per measurement, as CPU time comes in hundredths of a second
@@ -32,19 +32,19 @@ def _series(pod: int) -> Iterator[tuple[str, float, int]]:
     """
     own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
     model = f'{own},model_name="m"'
-    yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0, _EVERY
-    yield f"pod:specdec_engine_draft_tokens:rate5m{{{model}}}", 15.0, _EVERY
+    yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0, _MINUTE
+    yield f"pod:specdec_engine_draft_tokens:rate5m{{{model}}}", 15.0, _MINUTE
     yield f"pod:specdec_acceptance:judged{{{model}}}", 0.4, _EVERY
-    yield f"pod:specdec_engine_accepted_tokens:rate5m{{{model}}}", 12.0, _EVERY
+    yield f"pod:specdec_engine_accepted_tokens:rate5m{{{model}}}", 12.0, _MINUTE
     for quantile in ("0.5", "0.99"):
         yield (
             f'pod_quantile:specdec_tpot_seconds:max{{{model},quantile="{quantile}"}}',
             0.02,
-            _EVERY,
+            _MINUTE,
         )
     for bound in ("least", "most"):
         gap = f'pod:specdec_tpot_gap_seconds:bound{{{model},bound="{bound}"}}'
-        yield gap, 0.02, _EVERY
+        yield gap, 0.02, _MINUTE
     yield f"pod:specdec_engine_drafts:max5m{{{model}}}", 5.0, _SELDOM
     yield f"pod:specdec_up:max5m{{{own}}}", 1.0, _SELDOM
 
@@ -57,6 +57,7 @@ def _lately(pod: int) -> Iterator[tuple[str, float]]:
     own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
     manner = 'method="eagle3",draft_tokens="3",adaptive_verification="false"'
     yield f"specdec_up{{{own}}}", 1.0
+    yield f'specdec_threshold{{{own},name="acceptance_net_negative"}}', 0.5
     yield f'specdec_requests_running{{{own},model_name="m",engine="0"}}', 1.0
     links = 'runbooks="http://runbooks",dashboards="http://dashboards"'
     yield f"specdec_links_info{{{own},{links}}}", 1.0
@@ -73,6 +74,7 @@ def _lately(pod: int) -> Iterator[tuple[str, float]]:
             name = "model_temperature:specdec_acceptance:mean8h"
             yield f'{name}{{namespace="prod",{labels}}}', 0.7
     if pod == 0:
+        yield "fleet:specdec_usual:minutes", 2.0
         workload = 'namespace="prod",job="vllm"'
         yield f'workload:specdec_served:timestamp_seconds{{{workload},model_name="m"}}', _END - 60.0
         yield f"workload:specdec_load_seconds:last{{{workload}}}", 300.0

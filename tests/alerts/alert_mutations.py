@@ -38,7 +38,16 @@ _UNNOTICED = (
     "pod:specdec_served:timestamp_seconds: * -> / in: time() ",
     "model:specdec_requested:timestamp_seconds: * -> / in: time() ",
     "pod_temperature:specdec_acceptance:by_manner: * -> / in: ",
+    "pod_temperature:specdec_acceptance:minutes2d: * -> / in: ",
     "sidecar:specdec_unscraped:timestamp_seconds: * -> / in: ",
+    # Equal: while it is not known when it was last evaluated, no past is either.
+    "fleet:specdec_usual:minutes: 1 -> 2.0 in: ",
+    # Not scenes, which are evaluated every minute:
+    # test_a_rates_past_is_the_same_however_often_it_is_evaluated.
+    (
+        "pod_temperature:specdec_acceptance:variance2d: * -> / in: erature:specdec_acceptance:off"
+        " ^ 2 - 1) * scalar"
+    ),
     # Equal: only pods and workloads that were served are looked up in it; it would have others.
     (
         "sidecar:specdec_address_down:bool: removed: and on (cluster, namespace, job, instance,"

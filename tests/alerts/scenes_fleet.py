@@ -141,10 +141,11 @@ def regressed():
         pod("k-alike", 0.8, 0.6, falls=0.2, k=(3, 3.12)),
         pod("k-more", 0.8, 0.6, k=(3, 3.5)),
         pod("k-own", 0.8, 0.6, falls=0.2, k=(5, 5)),
-        pod("brief", 0.8, 0.6, minutes=25, model="another"),
+        pod("brief", 0.8, 0.6, minutes=10, model="another"),
+        pod("half-an-hour", 0.8, 0.6, falls=0.2, minutes=34, model="half"),
         pod("old", 0.8, None, "new"),
         pod("old-too", 0.5, None, "new", drafts=2.5),
-        pod("old-brief", 0.1, None, "new", minutes=25),
+        pod("old-brief", 0.1, None, "new", minutes=10),
         pod("fresh", None, 0.5, "new", falls=0.2),
         pod("elsewhere", None, 0.6, "new", namespace="staging"),
         pod("young", None, 0.3, "young"),
@@ -157,6 +158,41 @@ def regressed():
     ).with_pods(
         steady("fell", 0.715).fires(0.085, since=DAY + 30),
         steady("less", 0.74),
+    )
+
+    def known(instance, now, *, model="m", k=None, now_k=3, start=0, **limits):
+        """Its own rate of the day before is recorded already, and with ``k`` how it drafted."""
+        made = Pod(instance, model=model, start=start, **limits).drafting(5, now, k=now_k)
+        made.plain("pod:specdec_engine_acceptance:day_before", (40, 0.8), model_name=model)
+        if k is not None:
+            name = "pod:specdec_engine_draft_tokens:per_draft_day_before"
+            made.plain(name, (40, k), model_name=model)
+        return made
+
+    # What Prometheus knows from before the scene: of two models, and of how a pod's rate varies.
+    past, before = Pod("past", minutes=0), Pod("hardly-varies", minutes=0)
+    past.own = {"namespace": "prod"}
+    drafted = {"draft_tokens": "3"}
+    past.plain("model_temperature:specdec_acceptance:mean8h", (1, 0.8), model_name="m", **drafted)
+    k = "specdec_engine_draft_tokens:per_draft_day_before"
+    past.plain(f"model:{k}", (40, 3), model_name="new")
+    variance = "pod_temperature:specdec_acceptance:variance2d"
+    before.plain(variance, (1, 0.0004), model_name="m", **drafted)
+    hardly = known("hardly-varies", 0.7, k=3, start=3, acceptance_regression=0.095)
+    yield Scene(
+        "by more than it varies, for half an hour, while it drafts as many tokens",
+        REGRESSED,
+        at=(28, 37),
+        needs_prometheus=True,
+    ).with_pods(
+        past,
+        before,
+        hardly.fires(0.1, since=37),
+        known("lenient", 0.6, k=3, start=3, acceptance_regression=0.21),
+        known("k-more", 0.5, k=3.3, start=3),
+        known("adaptive", 0.5, k=3, model="adaptive").speculating(ADAPTIVE),
+        known("fresh", 0.6, model="new", now_k=3.12).fires(0.2, since=37),
+        known("less", 0.65, model="new", now_k=3.12),
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     was = "adaptive_verification=false method=eagle3 num_speculative_tokens=3"

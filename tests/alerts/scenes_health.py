@@ -50,13 +50,24 @@ def gap_wide():
         made = Pod(instance, poll=60).drafting(5, 0.8).away(minutes, DAY)
         return made.tpot(0.02, 0.04, minutes=DAY, then=(0.02, 0.051))
 
+    past, half = returning("past", 90), returning("half-an-hour", 26)
+
+    def was(pod, quantile, value):
+        return pod.own | {"model_name": "m", "quantile": quantile}, value
+
     yield Scene(
         "without a baseline against the same hour of the day before",
         GAP,
         at=(80, DAY + 10, DAY + 40),
+        records={
+            "pod_quantile:specdec_tpot_seconds:day_before": [
+                was(pod, *one) for pod in (past, half) for one in (("0.5", 0.02), ("0.99", 0.04))
+            ]
+        },
     ).with_pods(
-        returning("past", 90).fires(1.55, since=DAY + 40),
-        returning("young", 25),
+        past.fires(1.55, since=DAY + 40),
+        half.fires(1.55, since=DAY + 40),
+        returning("young", 12),
     )
 
 

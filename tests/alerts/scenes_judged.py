@@ -305,17 +305,19 @@ def remembered():
     the last digit.
     """
     idles = plan((60, 5), (30, 0), (0, 5))
-    whole = Pod("whole").drafting(
+    # where nothing asks, it has no fall
+    asked = {"acceptance_net_negative": 0.95, "acceptance_break_even": 0.97}
+    whole = Pod("whole", **asked).drafting(
         idles,
         plan((40, 0.8), (10, 0.62), (40, 0.75), (20, 0.85), (0, 0.5)),
         requests=plan((60, 10), (30, 0), (0, 10)),
     )
-    split = Pod("split").bucket("0", 4, plan((30, 0.8), (15, 0.5), (0, 0.82)))
+    split = Pod("split", **asked).bucket("0", 4, plan((30, 0.8), (15, 0.5), (0, 0.82)))
     split.bucket("1+", plan((100, 2), (0, 6)), after(100, 0.6, 0.5))
 
     # Prometheus has known it for two days; then its rate rises by more than it varies.
-    known, before = Pod("known", start=3).drafting(5, 0.8), Pod("known", minutes=0)
-    turned = Pod("turned").drafting(5, 0.8, k=after(30, 3, 4))
+    known, before = Pod("known", start=3, **asked).drafting(5, 0.8), Pod("known", minutes=0)
+    turned = Pod("turned", **asked).drafting(5, 0.8, k=after(30, 3, 4))
     gone = Pod("gone", minutes=40).drafting(5, 0.6)
     removed = Pod("removed", minutes=0)
     removed.own = {"namespace": "prod"}
@@ -363,6 +365,30 @@ def remembered():
         },
     ).with_pods(known, before, turned, gone, removed)
 
+    def yesterday(instance, now):
+        made = Pod(instance).drafting(5, now)
+        return made.plain("pod:specdec_engine_acceptance:day_before", (20, 0.8), model_name="m")
+
+    # It varies so much that a fall by 25 points is none by that alone.
+    varies, knew = Pod("varies", start=3).drafting(5, 0.4), Pod("varies", minutes=0)
+    for name, value in (("minutes2d", 2879), ("mean8h", 0.65), ("variance2d", 0.0036)):
+        record = f"pod_temperature:specdec_acceptance:{name}"
+        knew.plain(record, (1, value), model_name="m", draft_tokens="3")
+    below, above = Pod("below").drafting(5, 0.47), Pod("above").drafting(5, 0.53)
+    held = Pod("held").drafting(5, plan((10, 0.3), (0, 0.52)))  # not certain that it is above
+    less, alike = yesterday("less", 0.747), yesterday("alike", 0.753)
+    yield Scene(
+        "how far a rate fell is known where it is low, below the threshold, or below yesterday's",
+        None,
+        at=(18,),
+        records={
+            "pod:specdec_acceptance:fall": [
+                of(below, 0), of(held, -0.166), of(less, 0), of(varies, 0.245),
+            ],
+            "pod:specdec_acceptance:dropped": [of(varies, 0.245)],
+        },
+    ).with_pods(below, above, held, less, alike, varies, knew)  # fmt: skip
+
     # Without a temperature until the first requests have told theirs.
     told = {"method": "eagle3", "adaptive_verification": "false"}
     cold, hot = told | {"temperature": "0"}, told | {"temperature": "1+"}
@@ -379,8 +405,8 @@ def remembered():
                 part(whole, 0.758), part(split, 0.733, **told), part(split, 0.79, **cold),
                 part(split, 0.579, **hot),
             ],
-            "pod:specdec_acceptance:fall": [of(whole, 0.258), of(split, 0.036)],
-            "pod:specdec_acceptance:spread2d": [of(whole, 0.053), of(split, 0.043)],
+            "pod:specdec_acceptance:fall": [of(whole, 0.26), of(split, 0.036)],
+            "pod:specdec_acceptance:spread2d": [of(whole, 0.052), of(split, 0.043)],
         },
     ).with_pods(whole, split)  # fmt: skip
 

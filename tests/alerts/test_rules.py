@@ -43,7 +43,6 @@ def quickest(scenes):
 QUICKEST = quickest(all_scenes())
 ALL_TAKE_LONG = {  # alerts that only the slow tests have a scene of
     "SpecDecodeAcceptanceLowAcrossPods",
-    "SpecDecodeAcceptanceRegressed",
     "SpecDecodeBreakEven",
     "SpecDecodeCoverageLow",
     "SpecDecodeLatencyGapWide",
@@ -171,6 +170,22 @@ def test_a_page_that_cannot_be_read_is_no_outage_at_any_scrape_interval(tmp_path
     scene = Scene("unreadable", "SpecDecodeVLLMDown", at=(19, 30, 50, 69)).with_pods(pod)
     for rules in (concerned(shipped(), scene), in_prometheus_3(concerned(shipped(), scene))):
         passes(tmp_path, scene, rules, seconds=120, every="30s")
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("every", ["30s", "1m", "2m"])
+def test_a_rates_past_is_the_same_however_often_it_is_evaluated(every, tmp_path):
+    """Prometheus has known for two days that it varies more, around a lower rate."""
+    pod, before = Pod("rises", start=4).drafting(5, 0.8), Pod("rises", minutes=0)
+    manner = {"model_name": "m", "draft_tokens": "3"}
+    past = {"minutes2d": (2878, 2880), "mean8h": (0.79, 0.791), "variance2d": (0.04, 0.039)}
+    records = {}
+    for name, (was, now) in past.items():
+        record = f"pod_temperature:specdec_acceptance:{name}"
+        before.plain(record, (1, was), **manner)
+        records[record] = [(pod.own | manner, now)]
+    scene = Scene("past", None, at=(48,), records=records).with_pods(pod, before)
+    passes(tmp_path, scene, every=every)
 
 
 @pytest.mark.servers

@@ -317,11 +317,10 @@ def _speculation(engine: EngineReport) -> str:
         return "on, nothing drafted yet"
 
     accepted = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0)
-    positions = len(engine.accepted_per_position)
-    return (
-        f"on, {positions} draft positions; "
-        f"{accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
-    )
+    positions = f"on, {len(engine.accepted_per_position)} draft positions"
+    if Limitation.CONTRADICTORY_COUNTERS in engine.limitations:
+        return f"{positions}, but this engine's counters are wrong"
+    return f"{positions}; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
 
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:

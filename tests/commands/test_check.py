@@ -161,6 +161,18 @@ async def test_check_does_not_know_whether_a_vllm_behind_the_rust_frontend_specu
     assert any(line.startswith("    limitation (rust_frontend): vLLM's Rust") for line in lines)
 
 
+async def test_check_gives_no_rate_of_counters_that_are_wrong(checked, served, recorded):
+    async def wrong(_):
+        body = recorded("vllm-0.33.0.prom").replace(b"} 866.0\n", b"} 1800.0\n")
+        return web.Response(body=body)
+
+    async with served(wrong) as url:
+        _, lines = await checked(url)
+
+    (line,) = [line for line in lines if "speculative decoding" in line]
+    assert line.endswith("draft positions, but this engine's counters are wrong")
+
+
 async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(checked):
     """The usual mistakes are named: a path of the API, TLS, another server, none at all."""
     async with HttpVllm() as vllm:

@@ -34,7 +34,7 @@ from sidecar.engine.page_source import page_source
 from sidecar.engine.restarts import Identity
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.errors import AnotherServer, CountersFell, ScrapeError, Unreachable
+from sidecar.errors import AnotherServer, CountersFell, ScrapeError, TlsRefused, Unreachable
 from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver, is_listened_at
 from sidecar.settings import Settings
@@ -297,7 +297,7 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 
 
 def _remedy(error: ScrapeError, url: str) -> str:
-    if isinstance(error.__cause__, ssl.SSLError):
+    if isinstance(error.__cause__, ssl.SSLError) and not isinstance(error, TlsRefused):
         return TLS_HINT
     if error.reason == "status" and url.rstrip("/").endswith("/v1"):
         return "vLLM's /metrics is not under /v1: remove /v1 from the URL."

@@ -8,6 +8,7 @@ from itertools import cycle
 import pytest
 from aiohttp import web
 
+from sidecar.errors import TlsRefused
 from specdec_tools.commands import check
 from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import running_sidecar
@@ -273,6 +274,13 @@ async def test_check_names_the_client_certificate_that_vllm_asks_for(
     assert any(line.startswith("  no usable metrics (tls_refused): ") for line in without)
     assert any("--ssl-cert-reqs 2" in line for line in without)
     assert any(line.startswith("  model meta-llama/") for line in lines)
+
+
+@pytest.mark.parametrize("cause", [ssl.SSLEOFError(), ConnectionResetError()])
+def test_what_is_said_of_a_refusal_is_not_of_the_ca(cause):
+    refused = TlsRefused("the server refused TLS")
+    refused.__cause__ = cause
+    assert check._remedy(refused, "https://vllm") == TlsRefused.remedy
 
 
 async def test_url_takes_the_place_of_the_settings_and_a_sidecars_password_comes_from_a_file(

@@ -299,8 +299,8 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 def _remedy(error: ScrapeError, url: str) -> str:
     if isinstance(error.__cause__, ssl.SSLError) and not isinstance(error, TlsRefused):
         return TLS_HINT
-    if error.reason == "status" and url.rstrip("/").endswith("/v1"):
-        return "vLLM's /metrics is not under /v1: remove /v1 from the URL."
+    if error.reason == "status" and "/v1/" in f"{url}/":
+        return "vLLM's /metrics is not under /v1: remove /v1 and what follows from the URL."
     return error.remedy
 
 

@@ -178,13 +178,15 @@ async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(che
     """The usual mistakes are named: a path of the API, TLS, another server, none at all."""
     async with HttpVllm() as vllm:
         _, under_v1 = await checked(f"{vllm.url}/v1")
+        _, at_endpoint = await checked(f"{vllm.url}/v1/chat/completions")
         _, with_tls = await checked(vllm.url.replace("http:", "https:"))
         vllm.fault = "foreign"
         code, foreign = await checked(vllm.url)
     _, gone = await checked(NOWHERE)
     assert code == 1
     assert any(line.startswith("  no usable metrics (no_vllm_metrics): ") for line in foreign)
-    assert any("remove /v1 from the URL" in line for line in under_v1)
+    for lines in (under_v1, at_endpoint):
+        assert any("remove /v1 and what follows from the URL" in line for line in lines)
     assert any("Does vLLM serve TLS there" in line for line in with_tls)
     assert any("Is vLLM running" in line for line in gone)
 

@@ -13,8 +13,8 @@ from sidecar.errors import InputError
 _CONFIG: Final = ("--speculative-config", "-sc")
 _UNQUOTED: Final = re.compile(r"(?:--speculative[-_]config|-sc)[=\s]\s*[\"']?(?=\{)")
 _METHOD: Final = re.compile(r"\bmethod\b\W+(\w+)")
-# What a shell reads as one: text in quotes, or a backslash and what follows it.
-_QUOTED: Final = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+# What a shell reads as one: a comment, text in quotes, or a backslash and what follows it.
+_UNIT: Final = re.compile(r"""(?<!\S)\#[^\n]*|'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 _SCRIPT: Final = re.compile(r"-[a-z]*c")
@@ -148,7 +148,7 @@ def _words(text: str) -> list[str]:
     Raises:
         ValueError: a quote is not closed.
     """
-    words = shlex.split(_QUOTED.sub(_on_one_line, text))
+    words = shlex.split(_UNIT.sub(_on_one_line, text))
     scripts = [
         script
         for shell, option, script in zip(words, words[1:], words[2:], strict=False)
@@ -157,11 +157,13 @@ def _words(text: str) -> list[str]:
     return [*words, *(word for script in scripts for word in _words(script))]
 
 
-def _on_one_line(quoted: re.Match[str]) -> str:
-    """As a shell does, drops a backslash before the end of a line, but not in single quotes."""
-    if quoted[0].startswith("'"):
-        return quoted[0]
-    return _ESCAPED.sub(lambda escaped: escaped[0].removesuffix("\\\n"), quoted[0])
+def _on_one_line(unit: re.Match[str]) -> str:
+    """As a shell does, drops comments and, but in single quotes, a backslash that ends a line."""
+    if unit[0].startswith("#"):
+        return ""
+    if unit[0].startswith("'"):
+        return unit[0]
+    return _ESCAPED.sub(lambda escaped: escaped[0].removesuffix("\\\n"), unit[0])
 
 
 def _image_version(words: Sequence[str]) -> str | None:

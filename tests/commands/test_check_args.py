@@ -83,6 +83,14 @@ def test_a_line_is_read_as_a_shell_reads_it(line):
     assert fault.startswith("the method medusa was removed")
 
 
+def test_a_shell_s_comments_say_nothing():
+    """Quotes in them are none, and a # within a word is no comment."""
+    line = f"# it's ours\n{GOOD}  # --disable-log-stats"
+    assert found(line) == found(GOOD)
+    (fault,) = found("vllm serve a#b --disable-log-stats -sc.method '#'").faults
+    assert fault.startswith("--disable-log-stats hides")
+
+
 def test_no_line_goes_on_in_single_quotes():
     """A shell leaves the backslash, and vLLM then refuses the JSON."""
     (fault,) = found("""vllm serve m -sc '{"method": \\\n "ngram"}'""").faults

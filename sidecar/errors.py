@@ -123,14 +123,14 @@ def _status_remedy(status: int) -> str:
                 " its log. One cause is a PROMETHEUS_MULTIPROC_DIR that vLLM cannot read."
             )
         case _:
-            return "Is this vLLM's own address?"
+            return "Is this vLLM's own address? If it serves TLS there, use https."
 
 
 class TlsRefused(ScrapeError):
-    """The server ended a new TLS connection without an answer.
+    """The server ended a new TLS connection without an answer, or with an alert.
 
-    One does that asks for a certificate of the client's and gets none, or another authority's. The
-    servers in use do not say so: their alert is not sent before they close.
+    One does that asks for a certificate of the client's and gets none, or another authority's.
+    vLLM's own does not say so, as its alert is not sent before it closes; proxies do.
     """
 
     reason = "tls_refused"
@@ -148,6 +148,15 @@ class Interrupted(ScrapeError):
     reason = "interrupted"
     remedy = "Something between the sidecar and vLLM cuts off responses."
     has_answer = True
+
+
+class NotAnswered(Interrupted):
+    """The connection was closed before anything of the response had arrived."""
+
+    remedy = (
+        "If vLLM serves TLS there (--ssl-certfile), use https. Otherwise, something between the"
+        " sidecar and vLLM cuts off responses."
+    )
 
 
 class CountersFell(ScrapeError):

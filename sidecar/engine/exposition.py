@@ -100,10 +100,13 @@ class PageReader:
             EmptyPage: the body is empty.
             NotAnExposition: the body has neither a wanted sample nor a ``# TYPE`` line.
             NoLogStats: the page is of an API server, without any metric of vLLM.
-            TruncatedPage: the last line does not end with a newline.
+            TruncatedPage: the last line does not end with a newline, and is not ``# EOF``.
         """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
+
+        if body.endswith(b"\n# EOF"):  # OpenMetrics does not ask for a newline after it
+            body += b"\n"
 
         values = None
         if self._memory is not None and body.endswith(b"\n"):

@@ -10,7 +10,14 @@ from typing import Final
 from yarl import URL
 
 from sidecar.engine.http_response import Response
-from sidecar.errors import Interrupted, ScrapeError, TimedOut, TlsRefused, Unreachable
+from sidecar.errors import (
+    Interrupted,
+    NotAnswered,
+    ScrapeError,
+    TimedOut,
+    TlsRefused,
+    Unreachable,
+)
 from sidecar.tls import client_context, connection_fault
 
 # Text format, uncompressed: compressing would cost vLLM CPU time.
@@ -19,6 +26,7 @@ _HEADERS: Final = (
     "Accept: text/plain;version=0.0.4",
     "Accept-Encoding: identity",
 )
+_ALERT: Final = "_ALERT_"  # in OpenSSL's names of what a server sends before it closes
 _NEXT_ADDRESS: Final = 0.25  # seconds after which another of a host's addresses is tried, too
 
 
@@ -54,10 +62,11 @@ class Fetcher:
         Raises:
             Unreachable: no connection.
             TimedOut: the body was not complete in time.
-            TlsRefused: a new TLS connection was closed without an answer.
+            TlsRefused: a new TLS connection was refused, or closed without an answer.
             BadStatus: a status other than 200; redirects are not followed, as they could lead
                 anywhere.
-            Interrupted: the response was cut off or was not valid HTTP.
+            Interrupted: the response was cut off or was not valid HTTP; ``NotAnswered`` if nothing
+                of it came.
             PageTooLarge: more bytes than the limit; the rest is not read.
         """
         try:
@@ -80,13 +89,13 @@ class Fetcher:
         kept = self._connection
         self._connection = None
         if kept is not None and kept.is_open:
-            with suppress(_NotAnswered):  # the server has closed it meanwhile
+            with suppress(NotAnswered):  # the server has closed it meanwhile
                 return await self._ask(kept, url)
 
         connection = await self._connected(url)
         try:
             return await self._ask(connection, url)
-        except _NotAnswered as error:
+        except NotAnswered as error:
             if url.scheme == "https":  # with TLS 1.3, the client's part of the handshake is over
                 raise TlsRefused("the TLS connection was closed without an answer") from error
             raise
@@ -129,6 +138,10 @@ class Fetcher:
             if tls is not None:
                 raise TlsRefused("the connection was closed in the TLS handshake") from error
             raise
+        except ssl.SSLError as error:
+            if _ALERT in (error.reason or ""):
+                raise TlsRefused(f"the server refused TLS: {error.reason}") from error
+            raise
         return connection
 
     def _context(self) -> ssl.SSLContext:
@@ -141,10 +154,6 @@ class Fetcher:
         if not callable(self._tls):
             self._tls = context  # the system's certificates are read once
         return context
-
-
-class _NotAnswered(Interrupted):
-    """The connection was closed before anything of the response had arrived."""
 
 
 class _Connection(asyncio.Protocol):
@@ -169,7 +178,7 @@ class _Connection(asyncio.Protocol):
         self._response = Response(most_bytes)
         self._ended = asyncio.get_running_loop().create_future()
         if self._transport is None:
-            raise _NotAnswered("the connection is closed")
+            raise NotAnswered("the connection is closed")
         self._transport.write(request)
         return await self._ended
 
@@ -215,7 +224,7 @@ class _Connection(asyncio.Protocol):
             return
 
         if not response.has_begun:
-            self._fail(_NotAnswered("the connection was closed without an answer"))
+            self._fail(NotAnswered("the connection was closed without an answer"))
             return
 
         try:

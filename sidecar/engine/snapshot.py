@@ -125,8 +125,8 @@ class SnapshotReader:
     def read(self, page: Page) -> PageSnapshot:
         """The engines on a page, ordered by model and engine.
 
-        The Rust frontend's counters of drafts are left out while they are 0, since they do not say
-        that vLLM speculates.
+        The Rust frontend's counters of drafts are left out while all are 0, since they do not say
+        that vLLM speculates. If one of its engines drafts, all do.
 
         Raises:
             NoVllmMetrics: the page has no series of a vLLM engine.
@@ -145,7 +145,7 @@ class SnapshotReader:
         engines = tuple(_engine(layout, page.values) for layout in layouts)
         expected = sum(len(layout.histograms) for layout in layouts)
         contradictory = expected - sum(len(engine.histograms) for engine in engines)
-        return PageSnapshot(
+        snapshot = PageSnapshot(
             engines=engines,
             process_start=_time(self._layout.process_start, page.values),
             malformed=page.malformed + contradictory + self._layout.unread_servers,
@@ -153,6 +153,9 @@ class SnapshotReader:
             is_rust=page.is_rust,
             servers=self._layout.servers,
         )
+        if page.is_rust and any(engine.speculates for engine in engines):
+            return snapshot.drafting([engine.key for engine in engines])
+        return snapshot
 
 
 def _time(index: int | None, values: Sequence[float]) -> float | None:

@@ -72,8 +72,8 @@ LIMITATIONS: Final = {
     ),
     Limitation.CONTRADICTORY_COUNTERS: (
         "vLLM's counters contradict each other: it counted more accepted tokens than drafted ones,"
-        " so there is no acceptance rate and no verdict. Look for a bug of this vLLM or of what"
-        " drafts in it."
+        " in all or at one position, so there is no acceptance rate and no verdict. Look for a bug"
+        " of this vLLM or of what drafts in it."
     ),
     Limitation.SEVERAL_SENDERS: (
         "Several plug-ins are connected to this sidecar's socket as this engine, and nothing tells"

@@ -34,7 +34,7 @@ from sidecar.engine.page_source import page_source
 from sidecar.engine.restarts import Identity
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.errors import AnotherServer, CountersFell, ScrapeError, Unreachable
+from sidecar.errors import AnotherServer, CountersFell, ScrapeError, TlsRefused, Unreachable
 from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver, is_listened_at
 from sidecar.settings import Settings
@@ -297,10 +297,10 @@ def _page(report: Report, settings: Settings) -> Iterator[str]:
 
 
 def _remedy(error: ScrapeError, url: str) -> str:
-    if isinstance(error.__cause__, ssl.SSLError):
+    if isinstance(error.__cause__, ssl.SSLError) and not isinstance(error, TlsRefused):
         return TLS_HINT
-    if error.reason == "status" and url.rstrip("/").endswith("/v1"):
-        return "vLLM's /metrics is not under /v1: remove /v1 from the URL."
+    if error.reason == "status" and "/v1/" in f"{url}/":
+        return "vLLM's /metrics is not under /v1: remove /v1 and what follows from the URL."
     return error.remedy
 
 
@@ -317,11 +317,10 @@ def _speculation(engine: EngineReport) -> str:
         return "on, nothing drafted yet"
 
     accepted = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0)
-    positions = len(engine.accepted_per_position)
-    return (
-        f"on, {positions} draft positions; "
-        f"{accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
-    )
+    positions = f"on, {len(engine.accepted_per_position)} draft positions"
+    if Limitation.CONTRADICTORY_COUNTERS in engine.limitations:
+        return f"{positions}, but this engine's counters are wrong"
+    return f"{positions}; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
 
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:

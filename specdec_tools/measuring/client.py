@@ -141,7 +141,7 @@ _MOST_REPLY: Final = 64 * 1024 * 1024  # bytes
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 _MOST_SAID: Final = 64 * 1024  # bytes of a refusal
 _MOST_WAIT: Final = 5.0  # seconds for it
-_TOO_LONG: Final = re.compile(rb"maximum context length (?:is|of) (\d{1,9}) tokens")
+_TOO_LONG: Final = re.compile(rb"maximum (?:context|model) length (?:is|of) (\d{1,9})\b")
 
 
 class Client:

@@ -108,6 +108,7 @@ class Stages:
         self._poller = poller
         self._source = source
         self._prompts = Prompts(options.prompts)
+        self._answered = self._failed = 0  # requests of the stage
 
     async def run(
         self, seconds: float, loads: Sequence[int], contexts: Sequence[int], error: float
@@ -120,8 +121,8 @@ class Stages:
         them, the prompts are sent as they are, and made long.
 
         Raises:
-            MeasurementError: the server does not answer like an OpenAI-style one, no plug-in
-                counts its steps, or it drafts.
+            MeasurementError: the server does not answer like an OpenAI-style one, or refuses all
+                requests of a stage, no plug-in counts its steps, or it drafts.
         """
         await self._client.connect(self._options.prompts[0])
         await self._observed()
@@ -137,6 +138,11 @@ class Stages:
             what = f"concurrency {stage.at_once}, {cached} prompts of about {stage.tokens} tokens"
             print(f"{progress.step()}: {what}", file=sys.stderr)
             await self._stage(number, stage, each)
+            if number == 0 and self._failed and not self._answered:
+                raise MeasurementError(
+                    f"{self._client.name}: no request with a prompt of about {stage.tokens} tokens"
+                    f" succeeded: {self._client.last_fault}"
+                )
 
     async def _observed(self) -> None:
         """Waits for the plug-in, which tries to connect while vLLM has something to do."""
@@ -220,6 +226,7 @@ class Stages:
         if stage.is_warm:
             await self._fill_cache(stage, _WARMING_UP * seconds)
 
+        self._answered = self._failed = 0
         clients = [asyncio.create_task(self._ask(stage, place)) for place in range(stage.at_once)]
         try:
             pause = await self._poller.poll()
@@ -274,7 +281,10 @@ class Stages:
             if stage.is_warm:
                 prompt = self._prompts.warm(place, stage.length)
             if await self._client.ask(prompt, _TEMPERATURE, max_tokens=length) is None:
+                self._failed += 1
                 await asyncio.sleep(_AFTER_FAILURE)
+            else:
+                self._answered += 1
             part = 1.0
 
 

@@ -63,8 +63,9 @@ _NO_PORT: Final = (
     "read its metrics; use --host and --port"
 )
 _DROPPED: Final = (
-    "vLLM drops {} without a word: keys after a dot take the place of --speculative-config's JSON, "
-    "and of those after another spelling of the flag; write all of them in one JSON object"
+    "vLLM drops {}: the last --speculative-config takes the place of those before, and keys after "
+    "a dot that of all JSON and of those after another spelling of the flag; write all of them in "
+    "one JSON object"
 )
 _SYNTHETIC: Final = (
     "rejection_sample_method synthetic accepts draft tokens at a set rate, whatever the model says,"
@@ -82,7 +83,7 @@ _NO_BUDGET: Final = (
     "model runner V2 ignores a request's thinking_token_budget while vLLM speculates (vLLM issue "
     "54906); V1 keeps to it (VLLM_USE_V2_MODEL_RUNNER=0)"
 )
-_OFF: Final = "speculation is off: --speculative-config is not set"
+_OFF: Final = "speculation is off: --speculative-config is not set, or empty"
 _CONFIG_FILE: Final = "--config"
 _FILE_NOT_READ: Final = (
     "this check does not read the file of --config, which can set --speculative-config and any "

@@ -13,10 +13,17 @@ from sidecar.errors import InputError
 _CONFIG: Final = ("--speculative-config", "-sc")
 _UNQUOTED: Final = re.compile(r"(?:--speculative[-_]config|-sc)[=\s]\s*[\"']?(?=\{)")
 _METHOD: Final = re.compile(r"\bmethod\b\W+(\w+)")
+# What a shell reads as one: a comment, text in quotes, or a backslash and what follows it.
+_UNIT: Final = re.compile(r"""(?<!\S)\#[^\n]*|'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh"})
+_SCRIPT: Final = re.compile(r"-[a-z]*c")
 # An image of vLLM and its tag, such as vllm/vllm-openai:v0.11.0. Some builders' own images have
 # this name too, with tags that are not vLLM's version.
 _IMAGE: Final = re.compile(r"(?:^|/)vllm-openai[\w.-]*:v?(\d+\.\d+(?:\.\d+)?)", re.ASCII)
 _OTHER_BUILDERS: Final = ("lmcache/",)
+_NO_VALUE: Final = "--"  # follows the last word
+_OFF: Final = frozenset({"", "None", "null"})  # vLLM then has no configuration, and starts
 # Flags of vLLM that set one key each (0.32, engine/arg_utils.py, ``create_speculative_config``).
 _KEYS: Final = {
     "--spec-method": "method",
@@ -32,7 +39,7 @@ class ServeLine:
     ``config`` is what ``--speculative-config`` and its like say, empty if nothing does, None if
     one is not a JSON object. ``unquoted`` is then the JSON object that the text has there, None if
     it has none, and ``mentioned`` the method that is named there, if any. ``dropped`` are the keys
-    that the line has and vLLM drops, since other keys are given after a dot.
+    that the line has and vLLM drops, since the configuration is given again.
 
     ``image_version`` is the version in the tag of vLLM's image, None if no image is named.
     """
@@ -64,12 +71,13 @@ def read_line(text: str) -> ServeLine:
     """Reads a command line as a shell and vLLM do.
 
     Like vLLM, it takes underscores for hyphens in flags, and keys of the configuration after a dot.
+    The text may have several lines, and be a shell's ``-c``.
 
     Raises:
         InputError: it is empty, or a quote is not closed.
     """
     try:
-        words = shlex.split(text)
+        words = _words(text)
     except ValueError as error:
         raise InputError(f"--args: {error}") from None
     if not words:
@@ -77,7 +85,7 @@ def read_line(text: str) -> ServeLine:
 
     flags: dict[str, str] = {}
     given = _Given()
-    for word, following in pairwise((*words, "")):
+    for word, following in pairwise((*words, _NO_VALUE)):
         name, equals, after = word.partition("=")
         value = after if equals else following
         flag, dot, key = name.partition(".")
@@ -116,8 +124,8 @@ class _Given:
     def config(self) -> dict[str, Any] | None:
         """What is in force; None if vLLM refuses it, as what is no object, whatever follows.
 
-        vLLM makes JSON of the keys after a dot and appends it to the line, so that it takes the
-        place of all JSON before (0.32, utils/argparse_utils.py).
+        vLLM makes JSON of the keys after a dot and appends it to the line; the last JSON takes the
+        place of all before (0.32, utils/argparse_utils.py).
         """
         if None in self.json:
             return None
@@ -131,7 +139,31 @@ class _Given:
         given = [*self.json, *self.dotted.values()]
         keys = dict.fromkeys(key for one in given for key in one or {})
         in_force = self.config or {}
-        return tuple(key for key in keys if key not in in_force) if self.dotted else ()
+        return tuple(key for key in keys if key not in in_force)
+
+
+def _words(text: str) -> list[str]:
+    """The words of a command line, those of a shell's ``-c`` last.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    words = shlex.split(_UNIT.sub(_on_one_line, text))
+    scripts = [
+        script
+        for shell, option, script in zip(words, words[1:], words[2:], strict=False)
+        if shell.rpartition("/")[2] in _SHELLS and _SCRIPT.fullmatch(option)
+    ]
+    return [*words, *(word for script in scripts for word in _words(script))]
+
+
+def _on_one_line(unit: re.Match[str]) -> str:
+    """As a shell does, drops comments and, but in single quotes, a backslash that ends a line."""
+    if unit[0].startswith("#"):
+        return ""
+    if unit[0].startswith("'"):
+        return unit[0]
+    return _ESCAPED.sub(lambda escaped: escaped[0].removesuffix("\\\n"), unit[0])
 
 
 def _image_version(words: Sequence[str]) -> str | None:
@@ -168,6 +200,8 @@ def _json_value(text: str) -> Any:
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
+    if text in _OFF:
+        return {}
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):

@@ -123,6 +123,14 @@ def test_a_peak_that_nobody_asks_for_is_bounded():
         (snap(counters={}, traits=[Trait.DIFFUSION]), 1.0, {Limitation.DIFFUSION}),
         (replace(snap(), accepted_per_position=()), 1.0, {Limitation.NO_POSITIONS}),
         (replace(snap(), kv_cache_capacity_tokens=None), 1.0, {Limitation.NO_KV_CACHE_CAPACITY}),
+        (snap(drafts=5000, accepted=15_400), 1.0, {Limitation.CONTRADICTORY_COUNTERS}),
+        (snap(drafts=5000, accepted=15_200), 1.0, set()),  # not of one moment
+        (
+            replace(snap(drafts=5000), accepted_per_position=(5200.0, 0.0)),
+            1.0,
+            {Limitation.CONTRADICTORY_COUNTERS},
+        ),
+        (replace(snap(drafts=5000), accepted_per_position=(5050.0, 0.0)), 1.0, set()),
     ],
 )
 def test_a_page_s_limitations_are_named(snapshot, start, expected):

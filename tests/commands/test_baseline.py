@@ -304,6 +304,12 @@ async def test_prompts_that_are_each_short_enough_are_measured_and_a_refusal_say
         vllm.most_tokens = 20
         refused = await finished("baseline", "--url", vllm.url, *asked)
 
+        vllm.most_tokens = 120
+        too_long = await finished("baseline", "--url", vllm.url, *asked, "--context", "60,500")
+
+    assert too_long[:2] == (1, "")
+    why = "status 400: the request is longer than the model's 120 tokens"
+    assert f"{url}: no request with a prompt of about 500 tokens succeeded: {why}\n" in too_long[2]
     said = re.findall(r"^(\d+) of at most (\d+), (\d+) s left: concurrency 2, ", err, re.MULTILINE)
     stages = len(said)
     assert [number for number, *_ in said] == [str(1 + place) for place in range(stages)]

@@ -8,6 +8,7 @@ from itertools import cycle
 import pytest
 from aiohttp import web
 
+from sidecar.errors import TlsRefused
 from specdec_tools.commands import check
 from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.app.app_tools import running_sidecar
@@ -161,17 +162,31 @@ async def test_check_does_not_know_whether_a_vllm_behind_the_rust_frontend_specu
     assert any(line.startswith("    limitation (rust_frontend): vLLM's Rust") for line in lines)
 
 
+async def test_check_gives_no_rate_of_counters_that_are_wrong(checked, served, recorded):
+    async def wrong(_):
+        body = recorded("vllm-0.33.0.prom").replace(b"} 866.0\n", b"} 1800.0\n")
+        return web.Response(body=body)
+
+    async with served(wrong) as url:
+        _, lines = await checked(url)
+
+    (line,) = [line for line in lines if "speculative decoding" in line]
+    assert line.endswith("draft positions, but this engine's counters are wrong")
+
+
 async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(checked):
     """The usual mistakes are named: a path of the API, TLS, another server, none at all."""
     async with HttpVllm() as vllm:
         _, under_v1 = await checked(f"{vllm.url}/v1")
+        _, at_endpoint = await checked(f"{vllm.url}/v1/chat/completions")
         _, with_tls = await checked(vllm.url.replace("http:", "https:"))
         vllm.fault = "foreign"
         code, foreign = await checked(vllm.url)
     _, gone = await checked(NOWHERE)
     assert code == 1
     assert any(line.startswith("  no usable metrics (no_vllm_metrics): ") for line in foreign)
-    assert any("remove /v1 from the URL" in line for line in under_v1)
+    for lines in (under_v1, at_endpoint):
+        assert any("remove /v1 and what follows from the URL" in line for line in lines)
     assert any("Does vLLM serve TLS there" in line for line in with_tls)
     assert any("Is vLLM running" in line for line in gone)
 
@@ -261,6 +276,13 @@ async def test_check_names_the_client_certificate_that_vllm_asks_for(
     assert any(line.startswith("  no usable metrics (tls_refused): ") for line in without)
     assert any("--ssl-cert-reqs 2" in line for line in without)
     assert any(line.startswith("  model meta-llama/") for line in lines)
+
+
+@pytest.mark.parametrize("cause", [ssl.SSLEOFError(), ConnectionResetError()])
+def test_what_is_said_of_a_refusal_is_not_of_the_ca(cause):
+    refused = TlsRefused("the server refused TLS")
+    refused.__cause__ = cause
+    assert check._remedy(refused, "https://vllm") == TlsRefused.remedy
 
 
 async def test_url_takes_the_place_of_the_settings_and_a_sidecars_password_comes_from_a_file(

@@ -49,7 +49,52 @@ def test_a_valid_line_has_no_fault(line):
 
 def test_a_line_without_speculation_has_one_note():
     assert found("vllm serve m -tp 4") == found("vllm serve m")
-    assert found("vllm serve m").notes == ("speculation is off: --speculative-config is not set",)
+    (note,) = found("vllm serve m").notes
+    assert note == "speculation is off: --speculative-config is not set, or empty"
+
+
+@pytest.mark.parametrize("value", ["''", '""', "None", "null"])
+def test_an_empty_configuration_is_none(value):
+    """As a template leaves it; vLLM 0.32 starts without speculation."""
+    line = f"vllm serve m --speculative-config {value}"
+    assert found(line) == found("vllm serve m")
+    assert found(f"{line} --spec-method ngram").faults == ()
+    assert found(f"{line} -sc.method ngram").faults == ()
+
+
+@pytest.mark.parametrize("end", ["--speculative-config", "-sc", "-sc --port 8000"])
+def test_a_configuration_without_a_value_is_a_fault(end):
+    (fault,) = found(f"vllm serve m {end}").faults
+    assert fault.startswith("--speculative-config is not a JSON object")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        """vllm serve m \\\n --speculative-config \\\n '{"method": "medusa"}' \\\n --port 1""",
+        "vllm serve m --spec-tokens \\\n 3 \\\n --spec-method \\\n medusa",
+        """vllm serve "it's" -sc.method=med\\\nusa""",
+        "bash -c 'vllm serve m --spec-method medusa'",
+        """docker run vllm-openai:v0.33.0 /bin/sh -lc 'vllm serve m -sc.method "medusa"'""",
+    ],
+)
+def test_a_line_is_read_as_a_shell_reads_it(line):
+    (fault,) = found(line, (0, 33)).faults
+    assert fault.startswith("the method medusa was removed")
+
+
+def test_a_shell_s_comments_say_nothing():
+    """Quotes in them are none, and a # within a word is no comment."""
+    line = f"# it's ours\n{GOOD}  # --disable-log-stats"
+    assert found(line) == found(GOOD)
+    (fault,) = found("vllm serve a#b --disable-log-stats -sc.method '#'").faults
+    assert fault.startswith("--disable-log-stats hides")
+
+
+def test_no_line_goes_on_in_single_quotes():
+    """A shell leaves the backslash, and vLLM then refuses the JSON."""
+    (fault,) = found("""vllm serve m -sc '{"method": \\\n "ngram"}'""").faults
+    assert fault.startswith("--speculative-config is not a JSON object")
 
 
 @pytest.mark.parametrize("file", ["--config c.yaml", "--config=c.yaml"])
@@ -325,13 +370,18 @@ def test_a_version_that_is_none_is_refused(capsys):
             ("method",),
         ),
         (
+            """--speculative-config '{"method": "ngram"}' -sc '{"num_speculative_tokens": 3}'""",
+            {"num_speculative_tokens": 3},
+            ("method",),
+        ),
+        (
             "-sc.method ngram --spec-tokens 3",
             {"method": "ngram", "num_speculative_tokens": "3"},
             (),
         ),
     ],
 )
-def test_keys_after_a_dot_take_the_place_of_all_that_is_said_otherwise(given, keys, dropped):
+def test_what_is_said_last_takes_the_place_of_all_before(given, keys, dropped):
     line = read_line(f"vllm serve m {given}")
     assert (line.keys, line.dropped) == (keys, dropped)
 

@@ -149,6 +149,13 @@ LONG = "a secret prompt of many words, which nobody else is to read"
             {"error": {"message": "This model's maximum context length is 2048 tokens. However"}},
             ": the request is longer than the model's 2048 tokens",
         ),
+        (
+            {
+                "message": "The decoder prompt (length 3001) is longer than the maximum model"
+                " length of 2048. Make sure that `max_model_len` is no smaller than it."
+            },
+            ": the request is longer than the model's 2048 tokens",
+        ),
         ({"error": {"message": "Received key abcd-SECRET"}}, ""),
         ({"error": {"message": f"invalid: '{LONG}'"}}, ""),
         ("<html>", ""),

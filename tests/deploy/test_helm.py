@@ -168,6 +168,22 @@ def test_everything_follows_where_the_sidecar_listens(arguments, port):
     assert f"deployment/vllm {port}\n" in notes
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--set=settings.plugin.socket=/run/specdec/plugin.sock"],
+        ['--set-json=vllm.env=[{"name": "PYTHONPATH", "value": "/app:/plugin"}]'],
+        ['--set-json=vllm.env=[{"name": "VLLM_PLUGINS", "value": "lora,specdec"}]'],
+        [
+            "--set=plugin.enabled=false,settings.plugin.socket=/tmp/p.sock",
+            '--set-json=vllm.env=[{"name": "PYTHONPATH", "value": "/app"}]',
+        ],
+    ],
+)
+def test_vllm_may_have_the_plugins_variables_where_it_finds_the_plugin(arguments):
+    assert "Deployment" in render(*arguments)
+
+
 def test_an_umbrella_chart_may_switch_it_on_and_have_globals(tmp_path):
     """The keys that Helm itself passes to a dependency."""
     dependency = "{name: specdec-sidecar, version: '*.*.*', condition: specdec-sidecar.enabled}"
@@ -262,6 +278,23 @@ def test_the_notes_say_what_to_do(arguments, note):
         # What the templates refuse.
         ("--set-string=settings.listen=127.0.0.1:9911", "could not reach the sidecar there"),
         ("--set-string=settings.listen=0.0.0.0:0", "needs a port from 1 to 65535"),
+        (
+            '--set-json=env=[{"name": "SPECDEC_LISTEN", "valueFrom": {"fieldRef": {}}}]',
+            "give its value",
+        ),
+        ("--set=settings.plugin.socket=/tmp/p.sock", "plugin.socket /tmp/p.sock: the plug-in"),
+        (
+            '--set-json=env=[{"name": "SPECDEC_PLUGIN__SOCKET", "value": "/tmp/p.sock"}]',
+            "plugin.socket /tmp/p.sock: the plug-in",
+        ),
+        (
+            '--set-json=vllm.env=[{"name": "PYTHONPATH", "value": "/app:/plugins"}]',
+            "set plugin.pythonPath instead",
+        ),
+        (
+            '--set-json=vllm.env=[{"name": "VLLM_PLUGINS", "value": "lora"}]',
+            "VLLM_PLUGINS without specdec",
+        ),
         ("--set=vllm.enabled=false,scrape.kind=annotations", "specdec-sidecar.podAnnotations"),
         ("--set=vllm.enabled=false,scrape.kind=ServiceMonitor", "needs scrape.podLabels"),
     ],

@@ -137,6 +137,17 @@ def test_the_rust_frontend_has_no_engine_before_the_first_has_told_it_anything(b
     assert (page.series, page.is_rust) == ((), True)
 
 
+def test_the_end_of_openmetrics_needs_no_newline():
+    """By its grammar; whatever else has none may be cut."""
+    body = f"{TYPE}\n{RUNNING}\n# EOF\n".encode()
+    reader = page_reader()
+    for _ in range(2):  # learned, then remembered
+        assert values(reader.read(body.rstrip(b"\n"))) == values(page_reader().read(body))
+
+    with pytest.raises(TruncatedPage):
+        reader.read(body.removesuffix(b"F\n"))
+
+
 @pytest.mark.parametrize(
     "body", ["# TYPE go_threads gauge\ngo_threads 1\n# EOF\n", f"{START}{TYPE}\n{RUNNING}\n# EOF\n"]
 )

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
+import ssl
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.http_response import Response
-from sidecar.errors import BadStatus, Interrupted, PageTooLarge, TimedOut, Unreachable
+from sidecar.errors import (
+    BadStatus,
+    Interrupted,
+    NotAnswered,
+    PageTooLarge,
+    TimedOut,
+    TlsRefused,
+    Unreachable,
+)
+from sidecar.tls import verifying
 
 LIMIT = 100_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
@@ -138,6 +148,39 @@ async def test_truncated_and_malformed_responses_are_errors(pieces, fetcher):
     async with says(pieces) as url:
         with pytest.raises(Interrupted):
             await fetcher(url).get("/metrics")
+
+
+async def test_no_answer_at_all_may_be_that_of_tls(fetcher):
+    """As vLLM closes a connection that does not begin with a handshake."""
+    async with says([]) as url:
+        with pytest.raises(NotAnswered) as caught:
+            await fetcher(url).get("/metrics")
+
+    assert "use https" in caught.value.remedy
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_an_alert_of_a_server_that_asks_for_a_certificate_is_named(authority, version):
+    """As proxies send it, and vLLM's own server does not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("vllm"))
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = version
+
+    def refuse(listener):
+        connection, _ = listener.accept()
+        with connection, suppress(ssl.SSLError):
+            context.wrap_socket(connection, server_side=True)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        refusing = asyncio.create_task(asyncio.to_thread(refuse, listener))
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        asking = Fetcher(url, timeout=120.0, tls=verifying(authority.certificate))
+        with pytest.raises(TlsRefused):
+            await asking.get("/metrics")
+        await refusing
+        await asking.close()
 
 
 async def test_a_body_that_ends_with_the_connection_is_accepted(fetcher):

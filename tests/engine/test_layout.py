@@ -11,7 +11,7 @@ from sidecar.engine import layout
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import NoVllmMetrics, PageError, PageTooLarge
-from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, ttft
+from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, snapshot, ttft
 
 
 def test_engines_come_in_the_order_of_their_numbers():
@@ -38,6 +38,28 @@ def test_several_models_on_one_page_stay_apart():
         ("b", 1.0),
     ]
     assert [e.counters for e in both.engines] == [{}, {Counter.GENERATION_TOKENS: 3.0}]
+
+
+@pytest.mark.parametrize("is_created", [True, False], ids=["at 0", "without a series"])
+def test_of_the_rust_frontend_s_engines_one_that_drafts_tells_that_all_do(is_created):
+    """They have one configuration; while none has drafted, it is not known to speculate."""
+
+    def engines(drafts):
+        lines = ["# TYPE vllm:num_requests_running gauge"]
+        for engine, count in enumerate((0, drafts)):
+            labels = f'{M},engine="{engine}"'
+            lines.append(f"vllm:num_requests_running{{{labels}}} 1")
+            if is_created or count:
+                lines += [
+                    f"vllm:spec_decode_num_{name}_total{{{labels}}} {count}"
+                    for name in ("drafts", "draft_tokens", "accepted_tokens")
+                ]
+        body = "\n".join([*lines, "# EOF", ""])
+        return snapshot(body.encode()).engines
+
+    assert [engine.speculates for engine in engines(0)] == [False, False]
+    assert [engine.speculates for engine in engines(5)] == [True, True]
+    assert [engine.counters[Counter.DRAFTS] for engine in engines(5)] == [0.0, 5.0]
 
 
 def test_other_programs_names_and_series_without_a_model_belong_to_no_engine():

@@ -1,7 +1,7 @@
 """The state of one engine according to vLLM's page: takes one snapshot per poll."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -167,9 +167,16 @@ class EngineState:
         self.latest = snapshot
         self.seen_at = at
         self._several_processes = is_sum
+        positions = len(after.accepted_per_position)
         self._contradicts_itself = any(
-            _accepts_more_than_it_drafts(counters)
-            for counters in (after.counters, self._window.counters, self._hour.counters)
+            _accepts_more_than_it_drafts(counters, per_position)
+            for counters, per_position in (
+                (after.counters, after.accepted_per_position),
+                *(
+                    (window.counters, window.accepted_per_position(positions))
+                    for window in (self._window, self._hour)
+                ),
+            )
         )
         self.block_tokens = snapshot.kv_cache_block_tokens
 
@@ -363,12 +370,16 @@ class EngineState:
         return self._histograms.growth
 
 
-def _accepts_more_than_it_drafts(counters: Mapping[Counter, float]) -> bool:
-    """Whether accepted tokens exceed the drafted ones by more than a page's own imprecision.
+def _accepts_more_than_it_drafts(
+    counters: Mapping[Counter, float], per_position: Sequence[float]
+) -> bool:
+    """Whether accepted tokens exceed the drafted ones, or those of one position the drafts."""
+    accepted = counters.get(Counter.ACCEPTED_TOKENS, 0.0)
+    return _exceeds(accepted, counters.get(Counter.DRAFT_TOKENS)) or _exceeds(
+        max(per_position, default=0.0), counters.get(Counter.DRAFTS)
+    )
 
-    The two are not read at exactly the same moment.
-    """
-    if not counters.keys() >= {Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS}:
-        return False
-    excess = counters[Counter.ACCEPTED_TOKENS] - counters[Counter.DRAFT_TOKENS]
-    return excess > max(_IMPRECISION * counters[Counter.DRAFT_TOKENS], _SINGLE_TOKENS)
+
+def _exceeds(part: float, whole: float | None) -> bool:
+    """Whether it does by more than a page's own imprecision: they are not of the same moment."""
+    return whole is not None and part - whole > max(_IMPRECISION * whole, _SINGLE_TOKENS)

@@ -27,6 +27,9 @@
 {{- $listen := .Values.settings.listen | default "0.0.0.0:9911" -}}
 {{- range .Values.env -}}
 {{- if eq .name "SPECDEC_LISTEN" -}}
+{{- if .valueFrom -}}
+{{- fail "SPECDEC_LISTEN with valueFrom: the ports of the Pod follow it, so give its value" -}}
+{{- end -}}
 {{- $listen = .value | default $listen -}}
 {{- end -}}
 {{- end -}}
@@ -45,6 +48,20 @@ find the name of a port that only a native sidecar has. */}}
 {{- fail (printf "listen %s: the sidecar needs a port from 1 to 65535" $listen) -}}
 {{- end -}}
 {{ $port }}
+{{- end }}
+
+{{/* The plug-in's socket, for which both containers have a volume at this path alone. */}}
+{{- define "specdec-sidecar.socketDirectory" -}}
+{{- $socket := (.Values.settings.plugin).socket -}}
+{{- range .Values.env -}}
+{{- if eq .name "SPECDEC_PLUGIN__SOCKET" -}}
+{{- $socket = .value | default "(valueFrom)" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $socket (ne $socket "/run/specdec/plugin.sock") -}}
+{{- fail (printf "plugin.socket %s: the plug-in in vLLM connects to /run/specdec/plugin.sock, on the volume of both containers; leave it out" $socket) -}}
+{{- end -}}
+/run/specdec
 {{- end }}
 
 {{- define "specdec-sidecar.serviceAccountName" -}}

@@ -91,7 +91,7 @@ includes them with (index .Subcharts "specdec-sidecar").
     {{- end }}
     {{- if .Values.plugin.enabled }}
     - name: specdec-socket
-      mountPath: /run/specdec
+      mountPath: {{ include "specdec-sidecar.socketDirectory" . }}
     {{- end }}
     {{- with .Values.volumeMounts }}
     {{- toYaml . | nindent 4 }}
@@ -128,10 +128,18 @@ prometheus.io/scheme: {{ lower .Values.scheme }}
 {{- end }}
 {{- end }}
 
-{{/* For vLLM's own container: */}}
+{{/* For vLLM's own container. Its own variables come last and win, so these two must let vLLM find the plug-in. */}}
 
 {{- define "specdec-sidecar.vllmEnv" -}}
 {{- if .Values.plugin.enabled }}
+{{- range .Values.vllm.env }}
+{{- if and (eq .name "PYTHONPATH") (not (has "/plugin" (splitList ":" (.value | default "")))) }}
+{{- fail "vllm.env has PYTHONPATH, without which vLLM does not find the plug-in: set plugin.pythonPath instead" }}
+{{- end }}
+{{- if and (eq .name "VLLM_PLUGINS") (not .valueFrom) (not (has "specdec" (splitList "," (.value | default "")))) }}
+{{- fail "vllm.env has VLLM_PLUGINS without specdec: add it, or set plugin.enabled to false" }}
+{{- end }}
+{{- end }}
 - name: PYTHONPATH
   value: {{ join ":" (compact (list "/plugin" .Values.plugin.pythonPath)) }}
 {{- end }}
@@ -144,7 +152,7 @@ prometheus.io/scheme: {{ lower .Values.scheme }}
   readOnly: true
 # A socket accepts connections on a read-only mount too, and vLLM cannot replace it.
 - name: specdec-socket
-  mountPath: /run/specdec
+  mountPath: {{ include "specdec-sidecar.socketDirectory" . }}
   readOnly: true
 {{- end }}
 {{- end }}

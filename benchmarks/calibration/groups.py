@@ -111,8 +111,9 @@ class _Pod:
             past.mark(self.at)
         if cells:
             self._watch.add(self.at, cells)
-        spreads = {temperature: past.spread for temperature, past in self._pasts.items()}
-        self._watch.judge(self.at, spreads, _MIN_REQUESTS)
+        if self._watch.is_due(self.at):
+            spreads = {temperature: past.spread for temperature, past in self._pasts.items()}
+            self._watch.judge(self.at, spreads, _MIN_REQUESTS)
         return frozenset(
             group
             for groups in self._watch.differences.values()

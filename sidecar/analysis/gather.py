@@ -17,6 +17,7 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.analysis.values import EngineValues, ModelValues
 from sidecar.engine import merge
+from sidecar.engine.merge import sum_by_position
 from sidecar.requests.keys import ENDINGS, LOOP, Table
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
@@ -211,11 +212,14 @@ def _whole(
 
 def _loops(model: ModelState, min_requests: int) -> Loops | None:
     """See ``Evidence``. Nothing is said of fewer finished requests than ``min_requests``."""
-    ended = {ending: model.tallies[Table.ENDING, ending].window for ending in ENDINGS}
-    looping = ended[LOOP]
-    every = sum_windows(list(ended.values()))
-    others = sum_windows([window for name, window in ended.items() if name != LOOP])
-    if looping.rate is None or every.rate is None or (every.requests or 0) < min_requests:
+    looping = model.tallies[Table.ENDING, LOOP].window
+    if looping.rate is None:
+        return None
+    others = sum_windows(
+        [model.tallies[Table.ENDING, ending].window for ending in ENDINGS if ending != LOOP]
+    )
+    every = sum_windows([looping, others])
+    if every.rate is None or (every.requests or 0) < min_requests:
         return None
 
     share = looping.draft_tokens / every.draft_tokens
@@ -255,12 +259,15 @@ def _is_data_parallel(engine: EngineValues) -> bool:
 
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
     """The window with the plug-in's counts by position, including the tokens drafted at each."""
-    split = sum_windows(list(temperatures))
-    if not any(split.drafted_per_position):
+    parts = list(temperatures)
+    drafted = sum_by_position([(part.drafts, part.drafted_per_position) for part in parts])
+    if not any(drafted):
         return window
 
     return replace(
         window,
-        accepted_per_position=split.accepted_per_position,
-        drafted_per_position=split.drafted_per_position,
+        accepted_per_position=sum_by_position(
+            [(part.drafts, part.accepted_per_position) for part in parts]
+        ),
+        drafted_per_position=drafted,
     )

@@ -5,7 +5,8 @@ Requests are known only where the plug-in is connected.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 from sidecar.analysis.certainty.past import Counted, PastWatch
@@ -30,7 +31,9 @@ from sidecar.analysis.split.tallies import (
     RequestLabels,
     Tallies,
     TemperatureBuckets,
+    hours,
     sum_by_label,
+    windows,
 )
 from sidecar.analysis.split.view import CountedLife, FinishedRequests
 from sidecar.analysis.temperature_state import TemperatureState, request_numbers
@@ -226,23 +229,27 @@ class ModelState:
             self._latest.clear()
 
         by_temperature = self._by_temperature(requests.recent)
+        acceptances: list[float] = []
         for label, ended in by_temperature.items():
             numbers = [request_numbers(request) for request in ended]
             self.temperatures[label].observe(at, numbers, are_recent=True)
             self.temperatures[label].count_endings(ended)
-            acceptances = [one.steady for one in numbers if one.steady is not None]
-            self._acceptances.add(at, acceptances)
-            self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
+            acceptances += [one.steady for one in numbers if one.steady is not None]
             self.endings.finished(at, label, ended)
             sums = _sums(ended)
             self.past.finished(sums)
             self.pasts[label].finished(sums)
-            self._compare(at, requests.key.engine, label, ended)
-            self._add_finer(at, ended)
-            undrafted = sum(map(_undrafted_tokens, ended))
+
+        self._latest.extend(_Latest(at, acceptance) for acceptance in acceptances)
+        self._compare(at, requests.key.engine, by_temperature)
+        every = list(chain.from_iterable(by_temperature.values()))
+        if every:
+            self._acceptances.add(at, acceptances)
+            self._add_finer(at, every)
+            undrafted = sum(map(_undrafted_tokens, every))
             self._undrafted.add(at, {_STRUCTURED: undrafted} if undrafted else {})
-            if requests.is_plain:
-                self.traffic.add(at, ended)
+        if requests.is_plain:
+            self.traffic.add(at, every)
 
         self.overlong.finished(requests.key.engine, requests.longest, requests.recent)
         self.speed.finished(by_temperature)
@@ -259,23 +266,29 @@ class ModelState:
         return by_temperature
 
     def _compare(
-        self, at: float, engine: str, temperature: str, requests: Sequence[FinishedRequest]
+        self, at: float, engine: str, requests: Mapping[str, Sequence[FinishedRequest]]
     ) -> None:
-        """Adds requests to those that are compared.
+        """Adds requests, by temperature, to those that are compared.
 
         Repetition loops are left out: they are easy to draft, and say nothing about other text.
         """
-        # summed at once, since they are in the same cells
-        alike: dict[tuple[Label, ...], list[FinishedRequest]] = {}
-        for request in requests:
-            if request.draft_tokens and request.ending != LOOP:
-                alike.setdefault(tuple(self._groups(request)), []).append(request)
+        cells: dict[Kind, Sums] = {}
+        drafting: dict[str, Sums] = {}
+        for temperature, ended in requests.items():
+            # summed at once, since they are in the same cells
+            alike: dict[tuple[Label, ...], list[FinishedRequest]] = {}
+            for request in ended:
+                if request.draft_tokens and request.ending != LOOP:
+                    alike.setdefault(tuple(self._groups(request)), []).append(request)
 
-        if not alike:
-            return
-        cells = {Kind(temperature, engine, groups): _sums(same) for groups, same in alike.items()}
-        self.groups.add(at, cells)
-        self._drafting.add(at, {temperature: total(cells.values())})
+            sums = {Kind(temperature, engine, kind): _sums(same) for kind, same in alike.items()}
+            if sums:
+                cells |= sums
+                drafting[temperature] = total(sums.values())
+
+        if cells:
+            self.groups.add(at, cells)
+            self._drafting.add(at, drafting)
 
     def _add_finer(self, at: float, requests: Sequence[FinishedRequest]) -> None:
         """Adds requests to their own temperatures, without repetition loops as in ``_compare``."""
@@ -325,7 +338,8 @@ class ModelState:
             for past in self.pasts.values():
                 past.mark(at)
         self.speed.mark(at)
-        self.groups.judge(at, self.spreads, self._settings.thresholds.min_requests)
+        if self.groups.is_due(at):
+            self.groups.judge(at, self.spreads, self._settings.thresholds.min_requests)
 
     @property
     def spreads(self) -> Mapping[str, Spread]:
@@ -351,11 +365,11 @@ class ModelState:
 
     def windows(self) -> dict[str, Acceptance]:
         """Every temperature over the sliding window, each with its share."""
-        return _shared({label: tally.window for label, tally in self._by_label().items()})
+        return windows(self._by_label())
 
     def hours(self) -> dict[str, Acceptance]:
         """The same over the last hour, or as much of it as is known."""
-        return _shared({label: tally.hour for label, tally in self._by_label().items()})
+        return hours(self._by_label())
 
     @property
     def structured_undrafted(self) -> int:
@@ -403,11 +417,3 @@ def _sums(requests: Sequence[FinishedRequest]) -> Sums:
     """Of those with drafts."""
     drafted = [request for request in requests if request.draft_tokens]
     return Sums.of([one.draft_tokens for one in drafted], [one.accepted_tokens for one in drafted])
-
-
-def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:
-    drafted = sum(one.draft_tokens for one in windows.values())
-    return {
-        label: replace(one, share=one.draft_tokens / drafted if drafted else 0.0)
-        for label, one in windows.items()
-    }

@@ -7,8 +7,8 @@ follows in ``alerts.py``.
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from sidecar.analysis.advice import Advice, Direction, advise
 from sidecar.analysis.certainty.past import WINDOWS, Estimate
@@ -41,6 +41,8 @@ _NO_JUDGEMENT: Final = Judgement()
 _TEMPERATURE: Final = "temperature"
 _WHOLE: Final = ""  # all requests of a model
 
+_Key = tuple[str, str, str]  # model, kind, and the temperature or engine
+
 
 class Judge:
     """Judges the models poll by poll.
@@ -52,7 +54,7 @@ class Judge:
         """``window`` is the sliding window in seconds."""
         self._thresholds = thresholds
         self._window = window
-        self._last: dict[tuple[str, str, str], Judgement] = {}
+        self._last: dict[_Key, Judgement] = {}
         self._judged: Mapping[str, ModelJudgement] = {}
         self._judged_at = -math.inf
 
@@ -79,10 +81,11 @@ class Judge:
         models = tuple(models)
         before = self._last
         advised = {name: model.advice for name, model in self._judged.items()}
-        self._last = _remembered(before, {model.name for model in models})
+        self._last = {}
         self._judged = {
             model.name: self._model(model, before, advised.get(model.name), at) for model in models
         }
+        self._last |= _remembered(before, self._last.keys(), self._judged.keys())
         self._judged_at = at
 
     def in_force(self, now: float, *, fresh: bool) -> Mapping[str, ModelJudgement]:
@@ -96,19 +99,18 @@ class Judge:
     def _model(
         self,
         model: ModelValues,
-        before: Mapping[tuple[str, str, str], Judgement],
+        before: Mapping[_Key, Judgement],
         advised: Advice | None,
         at: float,
     ) -> ModelJudgement:
         def judged(
-            kind: str, name: str, evidence: Evidence, parts: Iterable[Judgement] = ()
+            kind: str, name: str, evidence: Evidence, parts: Iterable[Judgement] | None = None
         ) -> Judgement:
             key = (model.name, kind, name)
             last = before.get(key, _NO_JUDGEMENT)
-            judgement = judge(evidence, self._thresholds, self._window, before=last)
-            if kind == _WHOLE and _has_collapsed(judgement, parts):
-                judgement = replace(judgement, has_collapsed=True)
-            self._last[key] = _dated(judgement, last, at)
+            self._last[key] = judge(
+                evidence, self._thresholds, self._window, before=last, parts=parts, at=at
+            )
             return self._last[key]
 
         temperatures = {
@@ -140,30 +142,50 @@ class Judge:
         )
 
 
-def _dated(judgement: Judgement, before: Judgement, at: float) -> Judgement:
-    """Since when it has said the same, and which verdict that replaced."""
-    if _says(judgement) == _says(before) and before.since is not None and before.since <= at:
-        return replace(judgement, since=before.since, was=before.was)
-
-    has_same_basis = (judgement.by_speedup is None) is (before.by_speedup is None)
-    is_other = before.verdict in _RISING and before.verdict is not judgement.verdict
-    return replace(judgement, since=at, was=before.verdict if has_same_basis and is_other else None)
-
-
-def _says(judgement: Judgement) -> tuple[object, ...]:
+class _Said(NamedTuple):
     """What a reader is told: the verdict, what it is based on, and whether it is certain."""
-    is_measured = judgement.by_speedup is not None
-    return judgement.verdict, is_measured, judgement.is_undecided, judgement.has_collapsed
+
+    verdict: Verdict = Verdict.INSUFFICIENT_DATA
+    is_measured: bool = False
+    is_undecided: bool = False
+    has_collapsed: bool = False
+
+    @classmethod
+    def by(cls, judgement: Judgement) -> "_Said":
+        """What a judgement told."""
+        return cls(
+            judgement.verdict,
+            judgement.by_speedup is not None,
+            judgement.is_undecided,
+            judgement.has_collapsed,
+        )
+
+
+class _Course(NamedTuple):
+    """Since when it has said the same, and which verdict that replaced."""
+
+    since: float | None
+    was: Verdict | None
+
+
+def _course(said: _Said, last: Judgement, at: float | None) -> _Course:
+    before = _Said.by(last)
+    if at is None or (said == before and last.since is not None and last.since <= at):
+        return _Course(last.since, last.was)
+
+    is_other = before.verdict in _RISING and before.verdict is not said.verdict
+    has_same_basis = said.is_measured is before.is_measured
+    return _Course(at, before.verdict if has_same_basis and is_other else None)
 
 
 def _remembered(
-    before: Mapping[tuple[str, str, str], Judgement], names: Container[str]
-) -> dict[tuple[str, str, str], Judgement]:
-    """Where the rates of the models' temperatures stood."""
+    before: Mapping[_Key, Judgement], judged: Container[_Key], names: Container[str]
+) -> dict[_Key, Judgement]:
+    """Where the rates of the models' temperatures stood that are not ``judged`` now."""
     return {
-        (name, kind, label): Judgement(loses=last.loses, wins=last.wins)
-        for (name, kind, label), last in before.items()
-        if name in names and kind == _TEMPERATURE
+        key: Judgement(loses=last.loses, wins=last.wins)
+        for key, last in before.items()
+        if key not in judged and key[0] in names and key[1] == _TEMPERATURE
     }
 
 
@@ -173,26 +195,37 @@ def judge(
     window: float = 0.0,
     *,
     before: Judgement = _NO_JUDGEMENT,
+    parts: Iterable[Judgement] | None = None,
+    at: float | None = None,
 ) -> Judgement:
-    """The judgement on ``evidence``, following ``before``.
+    """The judgement on ``evidence`` at ``at``, following ``before``.
 
-    Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
+    ``parts`` are those on a whole model's temperatures; None if it is on no whole model. Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
     has too little traffic, the last hour. By acceptance there is a verdict once it is certain on
     which side of the thresholds the rate is (``certainty``), and it changes once that is certain.
     One by the speedup falls as soon as a threshold is crossed, by three standard errors if it is a
     loss, and rises once it is clearly above it. There is none where the acceptance is synthetic.
     """
     if evidence.is_synthetic:
-        return Judgement(evidence=evidence, is_known=True)
+        since, was = _course(_Said(), before, at)
+        return Judgement(evidence=evidence, is_known=True, since=since, was=was)
 
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
         gate = None
         if evidence.window.draft_tokens:
             gate = _gate(evidence.window, thresholds, window)
-        judgement = Judgement(evidence=evidence, is_known=True, gate=gate)
         is_known = bool(_Known(evidence, evidence.hour, thresholds).estimates())
-        return replace(judgement, loses=before.loses, wins=before.wins) if is_known else judgement
+        since, was = _course(_Said(), before, at)
+        return Judgement(
+            evidence=evidence,
+            is_known=True,
+            gate=gate,
+            loses=before.loses if is_known else NOWHERE,
+            wins=before.wins if is_known else NOWHERE,
+            since=since,
+            was=was,
+        )
 
     known = _Known(evidence, judged, thresholds)
     loses = known.certain_side(before.loses, known.loses)
@@ -209,6 +242,15 @@ def judge(
         by_speedup, held_below = _steady(before.by_speedup, speedup.ratio, speedup.error, lines)
 
     is_open = evidence.is_ruled and by_speedup is None and by_acceptance not in _RISING
+    undecided = known.undecided(loses) if is_open else None
+    has_collapsed = parts is not None and _has_collapsed(evidence, judged, parts)
+    said = _Said(
+        by_acceptance if by_speedup is None else by_speedup,
+        by_speedup is not None,
+        by_speedup is Verdict.INSUFFICIENT_DATA or undecided is not None,
+        has_collapsed,
+    )
+    since, was = _course(said, before, at)
     return Judgement(
         evidence=evidence,
         is_known=True,
@@ -217,11 +259,14 @@ def judge(
         by_speedup=by_speedup,
         loses=loses,
         wins=wins,
-        undecided=known.undecided(loses) if is_open else None,
+        undecided=undecided,
         is_kept=_is_kept(by_acceptance, judged.rate, thresholds),
         is_low=None if loses.side is None else loses.side is Side.BELOW,
         held_below=held_below,
+        has_collapsed=has_collapsed,
         wanted_tokens=_wanted_tokens(judged.rate, before.wanted_tokens, thresholds),
+        since=since,
+        was=was,
     )
 
 
@@ -254,11 +299,11 @@ class _Known:
 
     def certain_side(self, before: CertainSide, line: Line) -> CertainSide:
         """Where the rate stands now; nowhere if all that is known of it was forgotten."""
-        if not self.estimates():
-            return NOWHERE
         at = self._past.at if self._past is not None else -math.inf
         if self._past is not None and before.since > at:
             before = NOWHERE  # the clock was set back
+        if not self.estimates(before.since) and not self.estimates():
+            return NOWHERE
         return certain_side(before, line, self.estimates, at)
 
     def estimates(self, since: float = -math.inf) -> Sequence[Estimate]:
@@ -353,22 +398,22 @@ def _gate(
     return None
 
 
-def _has_collapsed(judgement: Judgement, parts: Iterable[Judgement]) -> bool:
+def _has_collapsed(evidence: Evidence, judged: Acceptance, parts: Iterable[Judgement]) -> bool:
     """Whether almost no draft token is accepted, not even at the first position.
 
     Tokens that one of its ``parts`` accepts were drafted by a draft that fits.
     """
-    if judgement.judged is None or judgement.evidence.is_adaptive:
+    if evidence.is_adaptive:
         return False
     if any((part.acceptance or 0) >= _COLLAPSED for part in parts):
         return False
 
-    position_rates = judgement.judged.position_rates
+    position_rates = judged.position_rates
     if not position_rates:
         return False
 
     at_first_position = position_rates[0]
-    return (judgement.acceptance or 0) < _COLLAPSED and at_first_position < _COLLAPSED
+    return (judged.rate or 0) < _COLLAPSED and at_first_position < _COLLAPSED
 
 
 @dataclass(frozen=True, slots=True)

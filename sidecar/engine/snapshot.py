@@ -91,11 +91,11 @@ class PageSnapshot:
         """
         engines = tuple(
             replace(engine, counters={**_NO_DRAFTS, **engine.counters})
-            if engine.key in keys
+            if engine.key in keys and not _NO_DRAFTS.keys() <= engine.counters.keys()
             else engine
             for engine in self.engines
         )
-        return replace(self, engines=engines)
+        return self if engines == self.engines else replace(self, engines=engines)
 
     def keys_of(self, model_name: str, number: str) -> list[EngineKey]:
         """The engines to which vLLM itself gives this ``number``: several, if they are replicas."""
@@ -219,7 +219,7 @@ def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> f
 
 
 def _histogram(values: Sequence[float], layout: HistogramLayout) -> HistogramReading | None:
-    counts = tuple(_sum(values, indices) for indices in layout.buckets)
+    counts = tuple([_sum(values, indices) for indices in layout.buckets])
     is_cumulative = all(map(le, counts, counts[1:]))
     is_possible = counts[0] >= 0 and counts[-1] <= _LARGEST  # neither holds for NaN
     return HistogramReading(layout.edges, counts) if is_cumulative and is_possible else None

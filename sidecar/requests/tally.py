@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tally:
     """Finished requests by outcome, drafts, and the tokens drafted and accepted.
 
@@ -51,18 +51,17 @@ class Tally:
 
     def __add__(self, other: "Tally") -> "Tally":
         """The sum of both."""
-        return self._with(add, other)
+        return other if self is NO_REQUESTS else self._with(add, other)
 
     def __sub__(self, before: "Tally") -> "Tally":
         """The growth since ``before``: an earlier tally of the same, so no number is negative."""
-        return self._with(sub, before)
+        return self if before is NO_REQUESTS else self._with(sub, before)
 
     def _with(self, act: Callable[[int, int], int], other: "Tally") -> "Tally":
-        numbers = map(act, _READ(self), _READ(other))
         return Tally(
-            **dict(zip(_NUMBERS, numbers, strict=True)),
-            drafted_at=_by_place(act, self.drafted_at, other.drafted_at),
-            accepted_at=_by_place(act, self.accepted_at, other.accepted_at),
+            *map(act, _READ(self), _READ(other)),
+            _by_place(act, self.drafted_at, other.drafted_at),
+            _by_place(act, self.accepted_at, other.accepted_at),
         )
 
     def has_fallen(self, before: "Tally") -> bool:
@@ -84,9 +83,8 @@ class Tally:
 
 
 _ENDED: Final = tuple(map(str, Outcome))
-_NUMBERS: Final = (*_ENDED, "drafts", "draft_tokens", "accepted_tokens")
 _READ_ENDED: Final = attrgetter(*_ENDED)
-_READ: Final = attrgetter(*_NUMBERS)
+_READ: Final = attrgetter(*_ENDED, "drafts", "draft_tokens", "accepted_tokens")  # the fields' order
 NO_REQUESTS: Final = Tally()
 
 
@@ -124,12 +122,12 @@ def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
     accepted_at = _at_least(accepted)
 
     return Tally(
-        **dict(zip(_ENDED, numbers, strict=False)),
-        drafts=sum(drafted),
-        draft_tokens=sum(drafted_at),
-        accepted_tokens=sum(accepted_at),
-        drafted_at=_limited(drafted_at) if by_position else (),
-        accepted_at=_limited(accepted_at) if by_position else (),
+        *numbers[: len(_ENDED)],
+        sum(drafted),
+        sum(drafted_at),
+        sum(accepted_at),
+        _limited(drafted_at) if by_position else (),
+        _limited(accepted_at) if by_position else (),
     )
 
 

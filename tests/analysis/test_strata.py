@@ -220,12 +220,10 @@ def test_what_has_been_told_goes_on_as_long_as_it_is_half_as_certain():
 def test_groups_are_compared_once_a_minute():
     """Many kinds of requests take some time, and little is new before."""
     watched = Watched().serve(30, 0.3)
-    known = watched.watch.differences
-    watched.watch.judge(watched.at + 59, SPREADS, 20)
-    assert watched.watch.differences is known
-    watched.watch.judge(watched.at + 60, SPREADS, 20)
-    assert watched.watch.differences is not known
-    watched.watch.judge(watched.at - 7200, SPREADS, 20)  # the clock was set back
+    assert not watched.watch.is_due(watched.at + 59)
+    assert watched.watch.is_due(watched.at + 60)
+    assert watched.watch.is_due(watched.at - 7200)  # the clock was set back
+    watched.watch.judge(watched.at - 7200, SPREADS, 20)
     assert watched.watch.differences == {}
 
 

@@ -4,7 +4,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from sidecar.analysis.certainty.spread import BLOCK, Spread, SpreadWatch
@@ -29,9 +28,6 @@ class _Reading(NamedTuple):
     totals: Counted
 
 
-_AT: Final = attrgetter("at")
-
-
 class Estimate(NamedTuple):
     """An acceptance ``rate`` over ``seconds``, of so many requests, with its standard error."""
 
@@ -50,6 +46,7 @@ class Past:
     """
 
     readings: Sequence[_Reading]
+    times: Sequence[float]  # of the readings
     latest: _Reading
     spread: Spread
     running: float = 0.0
@@ -68,7 +65,7 @@ class Past:
             return  # nothing was drafted, as at temperatures that nobody asks for
 
         known = 0.0
-        first = bisect_left(self.readings, since, key=_AT)
+        first = bisect_left(self.times, since)
         for seconds in WINDOWS:
             start = self._start(seconds, first)
             if start is None or self.latest.at - start.at <= known:
@@ -91,8 +88,8 @@ class Past:
     def _start(self, seconds: float, first: int) -> _Reading | None:
         """The reading with which so many seconds begin, none before the ``first``."""
         at = self.latest.at
-        place = max(bisect_right(self.readings, at - seconds, key=_AT) - 1, 0)
-        if self.readings[place].at < at - _OUTAGE * seconds:
+        place = max(bisect_right(self.times, at - seconds) - 1, 0)
+        if self.times[place] < at - _OUTAGE * seconds:
             place += 1
         place = max(place, first)
         return self.readings[place] if place < len(self.readings) else None
@@ -104,6 +101,7 @@ class PastWatch:
     def __init__(self) -> None:
         self._totals = Counted()
         self._readings: tuple[_Reading, ...] = ()
+        self._times: tuple[float, ...] = ()  # theirs
         self._latest: _Reading | None = None
         self._block: _Reading | None = None  # where it began
         self._running = 0.0
@@ -132,6 +130,7 @@ class PastWatch:
             oldest = at - WINDOWS[-1]
             kept = [one for one in self._readings if one.at > oldest - _SPACING]
             self._readings = (*kept, self._latest)
+            self._times = tuple(one.at for one in self._readings)
         self._end_block(self._latest)
 
     def _end_block(self, now: _Reading) -> None:
@@ -156,4 +155,4 @@ class PastWatch:
         """As of the last reading; None before the first."""
         if self._latest is None:
             return None
-        return Past(self._readings, self._latest, self.spread, self._running)
+        return Past(self._readings, self._times, self._latest, self.spread, self._running)

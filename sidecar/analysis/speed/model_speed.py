@@ -50,9 +50,13 @@ class TemperatureSpeed:
         self._spread.add(tokens * plain.seconds, actual)
         self.times.add(tokens=tokens, plain=plain, actual=actual, requests=1.0)
 
-    def mark(self, at: float, *, is_known: bool) -> None:
-        """Updates the speedup; ``is_known``: the whole model has one."""
-        self.times.mark(at)
+    def mark(self, at: float, *, is_known: bool, is_compared: bool = True) -> None:
+        """Updates the speedup; ``is_known``: the whole model has one.
+
+        ``is_compared``: there is a baseline.
+        """
+        if is_compared:
+            self.times.mark(at)
         self.speedup = self.times.read() if is_known else None
 
         self.held = None
@@ -165,22 +169,24 @@ class ModelSpeed:
 
     def mark(self, at: float) -> None:
         """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
+        is_compared = self.curve is not None
         for window in (self._whole, *self._engines.values()):
-            window.mark(at)
+            window.mark(at, is_compared=is_compared)
 
-        self._contexts.mark(at)
+        if is_compared:
+            self._contexts.mark(at)
         self.whole = self._whole.read(self.curve, self._missing, at)
         self._read_engines = {
             key: speed.read(self.curve, self._missing, at) for key, speed in self._engines.items()
         }
         is_known = self.whole is not None and self.whole.speedup is not None
         for speed in self._temperatures.values():
-            speed.mark(at, is_known=is_known)
+            speed.mark(at, is_known=is_known, is_compared=is_compared)
 
     @property
     def contexts(self) -> dict[str, Speedup]:
         """The speedup over the last hour by context, a label of ``CONTEXT_LABELS``."""
-        return self._contexts.read()
+        return self._contexts.read() if self.curve is not None else {}
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""

@@ -368,11 +368,15 @@ class EngineSpeedWindow:
         else:
             self._uncovered[plain] += steps.generated
 
-    def mark(self, at: float) -> None:
-        """Timestamps everything added so far with ``at``, a poll's time."""
+    def mark(self, at: float, *, is_compared: bool = True) -> None:
+        """Timestamps everything added so far with ``at``, a poll's time.
+
+        ``is_compared``: there is a baseline, so that plain times are known.
+        """
         self._steps.append(at, self._total)
-        self._times.mark(at)
-        self._uncovered_window.append(at, dict(self._uncovered))
+        if is_compared:
+            self._times.mark(at)
+            self._uncovered_window.append(at, dict(self._uncovered))
 
     def read(
         self, curve: PlainStepTimes | None, missing: Withheld, at: float

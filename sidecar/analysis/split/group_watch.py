@@ -36,13 +36,12 @@ class GroupWatch:
         """The requests of the short span."""
         return self._spans[0].sums
 
-    def judge(self, at: float, spreads: Mapping[str, Spread], min_requests: int) -> None:
-        """Compares the groups as of ``at``, a good poll's time, once a minute.
+    def is_due(self, at: float) -> bool:
+        """Whether to ``judge`` at ``at``, a good poll's time: once a minute."""
+        return not self._judged <= at < self._judged + _EVERY
 
-        ``spreads`` is by temperature.
-        """
-        if self._judged <= at < self._judged + _EVERY:
-            return
+    def judge(self, at: float, spreads: Mapping[str, Spread], min_requests: int) -> None:
+        """Compares the groups as of ``at``; ``spreads`` is by temperature."""
         self._judged = at
         for span in self._spans:
             span.drop(at)

@@ -550,7 +550,7 @@ class Lives:
             for life in engine.lives
             if life.has_counted and life is not current and life.latest is not None
         ]
-        return now.plus(sum_of(others))
+        return now.plus(sum_of(others)) if others else now
 
     def _coverage(self, engine: EngineLives) -> float | None:
         """What the engine's lives have told ÷ vLLM's counters; 0 if none of it is in the split.

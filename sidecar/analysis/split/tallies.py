@@ -5,12 +5,12 @@ Also which groups of requests accept less.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import add, sub
 from typing import Final
 
-from sidecar.analysis.evidence import NO_DRAFTS, Acceptance
+from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
@@ -24,6 +24,7 @@ NO_ADAPTER: Final = "none"
 
 Label = tuple[Table, str]
 OWN: Final[Label] = (Table.OWN, "own")
+_NOTHING: Final = Acceptance(share=0.0)
 Tallies = Mapping[Label, Tally]
 
 
@@ -165,19 +166,41 @@ class LiveTally:
 
     @property
     def window(self) -> Acceptance:
-        """Over the sliding window; the caller sets its share."""
-        return _acceptance(self._window)
+        """Over the sliding window, without a share."""
+        return _acceptance(self._window, self._window.growth)
 
     @property
     def hour(self) -> Acceptance:
-        """Over the last hour, or as much of it as is known."""
-        return _acceptance(self._hour)
+        """Over the last hour, or as much of it as is known, without a share."""
+        return _acceptance(self._hour, self._hour.growth)
 
 
-def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
-    growth = window.growth
+def windows(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
+    """Each label over the sliding window, with its share of what was drafted for all of them."""
+    return _with_shares({label: tally._window for label, tally in tallies.items()})
+
+
+def hours(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
+    """The same over the last hour, or as much of it as is known."""
+    return _with_shares({label: tally._hour for label, tally in tallies.items()})
+
+
+def _with_shares(windows: Mapping[str, GrowthWindow[Tally]]) -> dict[str, Acceptance]:
+    grown = {label: window.growth for label, window in windows.items()}
+    drafted = sum(growth.draft_tokens for growth in grown.values() if growth is not None)
+    return {
+        label: _acceptance(
+            windows[label], growth, growth.draft_tokens / drafted if growth and drafted else 0.0
+        )
+        for label, growth in grown.items()
+    }
+
+
+def _acceptance(
+    window: GrowthWindow[Tally], growth: Tally | None, share: float = 1.0
+) -> Acceptance:
     if growth is None:
-        return replace(NO_DRAFTS, requests=0)
+        return Acceptance(requests=0, share=share)
 
     return Acceptance(
         seconds=window.seconds,
@@ -187,6 +210,7 @@ def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
         accepted_tokens=growth.accepted_tokens,
         drafted_per_position=growth.drafted_at,
         accepted_per_position=growth.accepted_at,
+        share=share,
     )
 
 
@@ -227,19 +251,17 @@ def group_reports(
     """
     for by, declared in GROUPED.items():
         groups = {group: tally for (table, group), tally in tallies.items() if table is by}
-        windows = {
-            group: tally.window if is_fresh else NO_DRAFTS for group, tally in groups.items()
-        }
-        drafted = sum(window.draft_tokens for window in windows.values())
+        recent = windows(groups) if is_fresh else dict.fromkeys(groups, _NOTHING)
+        drafted = sum(window.draft_tokens for window in recent.values())
 
-        for group, window in windows.items():
+        for group, window in recent.items():
             is_enough = (window.requests or 0) >= min_requests
             could_draft = is_enough and group not in declared.undrafted
             yield GroupReport(
                 by=by,
                 group=group,
                 tally=groups[group].total,
-                window=replace(window, share=window.draft_tokens / drafted if drafted else 0.0),
+                window=window,
                 difference=differences.get(by, {}).get(group),
                 without_drafts=could_draft and drafted > 0 and window.draft_tokens == 0,
             )

@@ -35,10 +35,13 @@ class CounterWindow(GrowthWindow[Counts]):
             self._carried = _sum(self._carried, self._known)
             self._known = ()
 
-        self._known = tuple(
-            old if isnan(new) else new
-            for old, new in zip_longest(self._known, counters, fillvalue=0.0)
-        )
+        if len(counters) < len(self._known) or any(map(isnan, counters)):
+            self._known = tuple(
+                old if isnan(new) else new
+                for old, new in zip_longest(self._known, counters, fillvalue=0.0)
+            )
+        else:
+            self._known = counters
         self.append(at, _sum(self._carried, counters) if self._carried else counters)
 
 

@@ -200,7 +200,8 @@ def judge(
 ) -> Judgement:
     """The judgement on ``evidence`` at ``at``, following ``before``.
 
-    ``parts`` are those on a whole model's temperatures; None if it is on no whole model. Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
+    ``parts`` are those on a whole model's temperatures; None if it is on no whole model.
+    Requires ``min_drafts_per_second`` over ``window`` seconds. The sliding window decides or, if it
     has too little traffic, the last hour. By acceptance there is a verdict once it is certain on
     which side of the thresholds the rate is (``certainty``), and it changes once that is certain.
     One by the speedup falls as soon as a threshold is crossed, by three standard errors if it is a

@@ -9,10 +9,11 @@ present version and the one before it.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from operator import add, attrgetter, sub
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
@@ -215,17 +216,21 @@ class StepTally:
     context_tokens: Count = 0
     drafts: Count = 0
 
+    @classmethod
+    def sum(cls, tallies: Iterable["StepTally"]) -> "StepTally":
+        """The sum of all of them."""
+        return cls(*map(sum, zip(*map(_READ_STEPS, tallies), strict=True)))
+
     def __add__(self, other: "StepTally") -> "StepTally":
         """The sum of both."""
-        return StepTally(
-            **{name: getattr(self, name) + getattr(other, name) for name in self.__slots__}
-        )
+        return StepTally(*map(add, _READ_STEPS(self), _READ_STEPS(other)))
 
     def __sub__(self, before: "StepTally") -> "StepTally":
         """The growth since ``before``."""
-        return StepTally(
-            **{name: getattr(self, name) - getattr(before, name) for name in self.__slots__}
-        )
+        return StepTally(*map(sub, _READ_STEPS(self), _READ_STEPS(before)))
+
+
+_READ_STEPS: Final = attrgetter(*StepTally.__slots__)
 
 
 @dataclass(frozen=True, slots=True)

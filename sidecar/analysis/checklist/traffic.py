@@ -1,7 +1,7 @@
 """What the requests of the last hour are like, as far as it matters to speculation."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -127,24 +127,28 @@ class TrafficWindow:
         )
 
 
-def _names(request: FinishedRequest) -> list[str]:
+def _names(request: FinishedRequest) -> Iterator[str]:
     """What a request counts as."""
     share = _before_first_token(request)
     temperature = request.temperature
-    traits = {
-        RequestTrait.ANY: True,
-        RequestTrait.COOL: temperature is not None and temperature <= 100 * COOL,
-        RequestTrait.HOT: temperature is not None and temperature > 100 * HOT,
-        RequestTrait.LONG_PROMPT: request.prompt_tokens > LONG_PROMPT,
-        RequestTrait.STRUCTURED: request.structured,
-        RequestTrait.SHAPED: request.sampling in _SHAPED,
-        RequestTrait.UNTOLD: request.sampling is None,
-        RequestTrait.TIMED: share is not None,
-        RequestTrait.FIRST_TOKEN: share is not None and share >= _HALF,
-    }
-
-    held: list[str] = [trait for trait, holds in traits.items() if holds]
-    return held + [name for name in REJECTED if name in request.parameters]
+    yield RequestTrait.ANY
+    if temperature is not None and temperature <= 100 * COOL:
+        yield RequestTrait.COOL
+    if temperature is not None and temperature > 100 * HOT:
+        yield RequestTrait.HOT
+    if request.prompt_tokens > LONG_PROMPT:
+        yield RequestTrait.LONG_PROMPT
+    if request.structured:
+        yield RequestTrait.STRUCTURED
+    if request.sampling in _SHAPED:
+        yield RequestTrait.SHAPED
+    if request.sampling is None:
+        yield RequestTrait.UNTOLD
+    if share is not None:
+        yield RequestTrait.TIMED
+        if share >= _HALF:
+            yield RequestTrait.FIRST_TOKEN
+    yield from (name for name in REJECTED if name in request.parameters)
 
 
 def _before_first_token(request: FinishedRequest) -> float | None:

@@ -61,7 +61,7 @@ class EngineState:
         self.window_acceptances = Histogram(WINDOW_EDGES)
         self.restart_windows()
         self.latest: EngineSnapshot | None = None
-        self._several_processes = False
+        self.is_sum = False  # whether its counters are sums over several API servers
         self._contradicts_itself = False  # whether more tokens were accepted than drafted
         self.loads = LoadTotals()
         self.has_steps = False  # whether a plug-in has told any
@@ -166,7 +166,7 @@ class EngineState:
 
         self.latest = snapshot
         self.seen_at = at
-        self._several_processes = is_sum
+        self.is_sum = is_sum
         positions = len(after.accepted_per_position)
         self._contradicts_itself = any(
             _accepts_more_than_it_drafts(counters, per_position)
@@ -340,7 +340,7 @@ class EngineState:
             ),
             Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms and not is_rust,
             Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
-            Limitation.SEVERAL_PROCESSES: self._several_processes,
+            Limitation.SEVERAL_PROCESSES: self.is_sum,
             Limitation.RUST_FRONTEND: is_rust,
             Limitation.CONTRADICTORY_COUNTERS: self._contradicts_itself,
         }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.engine.engine_state import EngineState, Limitation
+from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.engine.engine_key import EngineKey
 from sidecar.engine.names import Counter, Gauge
 from sidecar.settings.groups import EngineHealth
@@ -75,7 +75,7 @@ def vitals(state: EngineState, heartbeat: int | None, *, has_collapsed: bool | N
         waiting=gauges.get(Gauge.REQUESTS_WAITING, 0.0),
         moving=(*counters.values(), gauges.get(Gauge.KV_CACHE_USAGE), heartbeat),
         is_awake=is_awake,
-        is_told=Limitation.SEVERAL_PROCESSES not in state.limitations,
+        is_told=not state.is_sum,
         has_generated=counters.get(Counter.GENERATION_TOKENS, 0.0) > 0,
         has_collapsed=has_collapsed,
     )

@@ -54,16 +54,16 @@ class RequestTimes:
             for phase, seconds in _times(request):
                 times.setdefault((phase, self._kind(request)), []).append(seconds)
 
-        kept = self._window.kept
+        kept = self._window.kept_last
         for key, values in times.items():
-            self._times[key].add(kept[-1] if kept else at, values)
+            self._times[key].add(at if kept is None else kept, values)
 
     def mark(self, at: float) -> None:
         """What was added until now is in the window that ends at ``at``, a good poll's time."""
         self._window.append(at, ())
-        start = self._window.kept[0]
+        start = self._window.begins
         for times in self._times.values():
-            times.forget(start if start < at else math.inf)
+            times.forget(math.inf if start is None or start >= at else start)
 
     def latency(self, phase: Phase, counted: HistogramReading, late: float) -> Latency | None:
         """A phase's latency, where hardly one of the requests that vLLM has ``counted`` is unknown.

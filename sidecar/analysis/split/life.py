@@ -38,7 +38,7 @@ class LifeSteps:
         """The sums of a report's cells."""
         decoding = (tally for key, tally in cells.items() if key.decodes)
         prefilling = (tally for key, tally in cells.items() if not key.decodes)
-        return cls(sum(decoding, _NONE), sum(prefilling, _NONE))
+        return cls(StepTally.sum(decoding), StepTally.sum(prefilling))
 
     @property
     def number(self) -> int:

@@ -152,8 +152,8 @@ class LiveTally:
         """``window`` is the sliding window in seconds."""
         self.total = NO_REQUESTS
         self._grown = NO_REQUESTS
-        self._window = GrowthWindow(window, sub)
-        self._hour = GrowthWindow(HOUR, sub)
+        self.recent = GrowthWindow[Tally](window, sub)
+        self.hourly = GrowthWindow[Tally](HOUR, sub)
 
     def grow(self, growth: Tally) -> None:
         """Adds growth to the windows."""
@@ -161,28 +161,28 @@ class LiveTally:
 
     def mark(self, at: float) -> None:
         """Timestamps the growth so far with ``at``, a poll's time."""
-        self._window.append(at, self._grown)
-        self._hour.append(at, self._grown)
+        self.recent.append(at, self._grown)
+        self.hourly.append(at, self._grown)
 
     @property
     def window(self) -> Acceptance:
         """Over the sliding window, without a share."""
-        return _acceptance(self._window, self._window.growth)
+        return _acceptance(self.recent, self.recent.growth)
 
     @property
     def hour(self) -> Acceptance:
         """Over the last hour, or as much of it as is known, without a share."""
-        return _acceptance(self._hour, self._hour.growth)
+        return _acceptance(self.hourly, self.hourly.growth)
 
 
 def windows(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
     """Each label over the sliding window, with its share of what was drafted for all of them."""
-    return _with_shares({label: tally._window for label, tally in tallies.items()})
+    return _with_shares({label: tally.recent for label, tally in tallies.items()})
 
 
 def hours(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
     """The same over the last hour, or as much of it as is known."""
-    return _with_shares({label: tally._hour for label, tally in tallies.items()})
+    return _with_shares({label: tally.hourly for label, tally in tallies.items()})
 
 
 def _with_shares(windows: Mapping[str, GrowthWindow[Tally]]) -> dict[str, Acceptance]:

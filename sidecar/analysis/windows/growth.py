@@ -82,9 +82,14 @@ class GrowthWindow(Generic[Total]):
         return self._subtract(self._latest.totals, self._kept[0].totals)
 
     @property
-    def kept(self) -> Sequence[float]:
-        """The times of the readings kept, about sixty; the window begins with the first."""
-        return [one.at for one in self._kept]
+    def begins(self) -> float | None:
+        """The time of the reading with which the window begins; None before the first."""
+        return self._kept[0].at if self._kept else None
+
+    @property
+    def kept_last(self) -> float | None:
+        """The time of the last of the readings that are kept; None before the first."""
+        return self._kept[-1].at if self._kept else None
 
     def start(self, seconds: float) -> Reading[Total]:
         """The reading with which the last ``seconds`` begin: the latest kept that is as old.

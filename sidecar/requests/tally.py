@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """Finished requests by outcome, drafts, and the tokens drafted and accepted.
 
@@ -58,10 +58,11 @@ class Tally:
         return self if before is NO_REQUESTS else self._with(sub, before)
 
     def _with(self, act: Callable[[int, int], int], other: "Tally") -> "Tally":
+        numbers = map(act, _READ(self), _READ(other))
         return Tally(
-            *map(act, _READ(self), _READ(other)),
-            _by_place(act, self.drafted_at, other.drafted_at),
-            _by_place(act, self.accepted_at, other.accepted_at),
+            **dict(zip(_NUMBERS, numbers, strict=True)),
+            drafted_at=_by_place(act, self.drafted_at, other.drafted_at),
+            accepted_at=_by_place(act, self.accepted_at, other.accepted_at),
         )
 
     def has_fallen(self, before: "Tally") -> bool:
@@ -83,8 +84,9 @@ class Tally:
 
 
 _ENDED: Final = tuple(map(str, Outcome))
+_NUMBERS: Final = (*_ENDED, "drafts", "draft_tokens", "accepted_tokens")
 _READ_ENDED: Final = attrgetter(*_ENDED)
-_READ: Final = attrgetter(*_ENDED, "drafts", "draft_tokens", "accepted_tokens")  # the fields' order
+_READ: Final = attrgetter(*_NUMBERS)
 NO_REQUESTS: Final = Tally()
 
 
@@ -122,12 +124,12 @@ def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
     accepted_at = _at_least(accepted)
 
     return Tally(
-        *numbers[: len(_ENDED)],
-        sum(drafted),
-        sum(drafted_at),
-        sum(accepted_at),
-        _limited(drafted_at) if by_position else (),
-        _limited(accepted_at) if by_position else (),
+        **dict(zip(_ENDED, numbers, strict=False)),
+        drafts=sum(drafted),
+        draft_tokens=sum(drafted_at),
+        accepted_tokens=sum(accepted_at),
+        drafted_at=_limited(drafted_at) if by_position else (),
+        accepted_at=_limited(accepted_at) if by_position else (),
     )
 
 

@@ -105,24 +105,23 @@ class TemperatureState:
                 self.endings[request.ending] += 1
 
     def observe(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
-        """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
-        acceptances = _known(one.acceptance for one in numbers)
-        ttft = _known(one.ttft for one in numbers)
-        tpot = _known(one.tpot for one in numbers)
+        """Adds requests that finished before ``at``, to the windows only if they ``are_recent``.
 
+        Requires one at least.
+        """
+        acceptances, steady, lengths, ttft, tpot, durations = (
+            [value for value in column if value is not None]
+            for column in zip(*numbers, strict=True)
+        )
         self.acceptances.observe(*acceptances)
-        self.lengths.observe(*_known(one.length for one in numbers))
+        self.lengths.observe(*lengths)
         self.ttft.observe(*ttft)
         self.tpot.observe(*tpot)
-        self.durations.observe(*_known(one.duration for one in numbers))
+        self.durations.observe(*durations)
         if not are_recent:
             return
 
         self.recent_acceptances.add(at, acceptances)
-        self.recent_steady.add(at, _known(one.steady for one in numbers))
+        self.recent_steady.add(at, steady)
         self.recent_ttft.add(at, ttft)
         self.recent_tpot.add(at, tpot)
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

@@ -61,6 +61,11 @@ class RequestLabels:
         self._names_adapters = names_adapters
         self._adapters: frozenset[str] = frozenset()  # those with a label of their own
         self.overflowed = 0  # adapters that are summed as "other"
+        self._told_by_cells = [
+            (table, declared.key_of_cell)
+            for table, declared in GROUPED.items()
+            if declared.key_of_cell is not None and self.has(table)
+        ]
 
     def name_adapters(self, cuts: Iterable[Cut]) -> bool:
         """Gives the adapters that appeared first labels of their own; returns whether any changed.
@@ -106,10 +111,9 @@ class RequestLabels:
             yield OWN
             return
         yield Table.TEMPERATURE, self._buckets.label(key.temperature)
-        for table, declared in GROUPED.items():
-            if declared.key_of_cell is not None and self.has(table):
-                is_known = key.prompt is not None
-                yield table, self._label(table, declared.key_of_cell(key) if is_known else None)
+        is_known = key.prompt is not None
+        for table, key_of_cell in self._told_by_cells:
+            yield table, self._label(table, key_of_cell(key)) if is_known else OTHER
 
     def _label(self, table: Table, key: int | str | None) -> str:
         """The label of a group's key; ``other`` if it is unknown."""

@@ -33,6 +33,8 @@ class GrowthWindow(Generic[Total]):
         ``subtract`` gives the growth from its second argument to its first.
         """
         self._seconds = seconds
+        self._part = seconds / _PARTS
+        self._longest = _LONGEST * seconds
         self._subtract = subtract
         self._kept: deque[Reading[Total]] = deque()
         self._latest: Reading[Total] | None = None
@@ -46,26 +48,15 @@ class GrowthWindow(Generic[Total]):
         if self._latest is not None and at <= self._latest.at:
             self._kept.clear()
 
+        kept = self._kept
         self._latest = Reading(at, totals)
-        if not self._kept or at - self._kept[-1].at >= self._seconds / _PARTS:
-            self._kept.append(self._latest)
+        if not kept or at - kept[-1].at >= self._part:
+            kept.append(self._latest)
 
-        while self._has_one_too_many(at):
-            self._kept.popleft()
-
-    def _has_one_too_many(self, at: float) -> bool:
-        """Whether the window that ends at ``at`` starts at the second reading kept, or later.
-
-        So the oldest one kept is the last at or before its start.
-        """
-        if len(self._kept) < 2:
-            return False
-
-        oldest = self._kept[0]
-        second = self._kept[1]
-        is_due = second.at <= at - self._seconds
-        spans_an_outage = -inf < oldest.at < at - _LONGEST * self._seconds
-        return is_due or spans_an_outage
+        # Until the oldest one kept is the last at or before the window's start.
+        start = at - self._seconds
+        while len(kept) > 1 and (kept[1].at <= start or -inf < kept[0].at < at - self._longest):
+            kept.popleft()
 
     @property
     def seconds(self) -> float:

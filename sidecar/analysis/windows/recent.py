@@ -10,6 +10,7 @@ from sidecar.analysis.windows.sums import SlidingSums
 
 ACCEPTANCE_BIN: Final = 0.005  # width of an acceptance rate's bin
 RELATIVE_BIN: Final = 1.02  # the bin of a relative value ends at its start times this
+_LOG_BIN: Final = math.log(RELATIVE_BIN)
 _LEAST: Final = 1e-6  # lower values share a bin with it
 _MOST: Final = 1e6  # higher ones share a bin with it
 
@@ -25,7 +26,7 @@ def relative_bin(value: float) -> int:
     Every whole number below 50 has its own.
     """
     bounded = min(max(value, _LEAST), _MOST)
-    return math.floor(math.log(bounded, RELATIVE_BIN))
+    return math.floor(math.log(bounded) / _LOG_BIN)
 
 
 class Ordered:

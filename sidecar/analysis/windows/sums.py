@@ -57,8 +57,9 @@ class SlidingSums(Generic[Key, Value]):
 
     def drop(self, now: float) -> None:
         """Forgets what is older than the window that ends at ``now``."""
-        was_set_back = bool(self._slices) and now < self._slices[-1].end
-        self.forget(math.inf if was_set_back else now - self._window)
+        if self._slices:
+            was_set_back = now < self._slices[-1].end
+            self.forget(math.inf if was_set_back else now - self._window)
 
     def forget(self, before: float) -> None:
         """Forgets what is from ``before`` that time."""

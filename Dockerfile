@@ -20,11 +20,10 @@ COPY specdec_tools ./specdec_tools
 COPY alerts ./alerts
 COPY docs/fidelity.md ./docs/fidelity.md
 # Compiled here, since the root file system is read-only when it runs; the hashes make the result independent of dates.
-# Without docstrings, which take 2.3 MiB of memory.
 RUN /tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /dist . \
     && /tools/bin/pip --python /opt/specdec/bin/python install --no-cache-dir --no-compile --no-deps --no-index \
         --disable-pip-version-check /dist/*.whl \
-    && /opt/specdec/bin/python -m compileall -q -o 2 --invalidation-mode unchecked-hash /opt/specdec/lib
+    && /opt/specdec/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/specdec/lib
 
 FROM ${BASE}
 ARG VERSION=0.0.0
@@ -39,11 +38,8 @@ LABEL org.opencontainers.image.title="specdec-sidecar" \
 RUN rm -rf /usr/local/lib/python3.*/site-packages/pip* /usr/local/lib/python3.*/ensurepip /usr/local/bin/pip* \
     && mkdir -p /plugin /run/specdec && chown 65532:65532 /plugin /run/specdec
 COPY --from=build /opt/specdec /opt/specdec
-# What the sidecar imports of Python itself is compiled in the same way: the base has it with docstrings, or not at all.
-RUN PYTHONOPTIMIZE=2 /opt/specdec/bin/python -c "import sidecar.cli, sidecar.commands.run, sidecar.commands.healthcheck"
 ENV PATH=/opt/specdec/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONOPTIMIZE=2 \
     PYTHONUNBUFFERED=1
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532

@@ -225,8 +225,8 @@ def main(argv: Sequence[str]) -> int:
             continue
         pods = math.ceil(arguments.days / line.days)
         work = partial(days, line.traffic, line.days)
-        seeds = range(_SEEDS * place, _SEEDS * place + pods)
-        found = in_parallel(work, seeds, arguments.processes)
+        begin = arguments.seed + _SEEDS * place
+        found = in_parallel(work, range(begin, begin + pods), arguments.processes)
         seen = _Seen(pods * line.days, *map(sum, zip(*found, strict=True)))
         total = _Seen(*map(sum, zip(total, seen, strict=True)))
         row, more = _line(name, seen)

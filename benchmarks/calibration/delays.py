@@ -36,8 +36,14 @@ def options(
         said = f"of each line (default: {number})"
         parser.add_argument(f"--{name}", type=int, default=number, help=said)
     parser.add_argument("--only", default="", help="lines whose name has this")
+    parser.add_argument("--seed", type=int, default=0, help="the first (default: 0)")
     parser.add_argument("--processes", type=int, default=1)
     return parser.parse_args(argv)
+
+
+def seeds_of(arguments: argparse.Namespace, number: int) -> range:
+    """So many seeds, from the first that was asked for."""
+    return range(arguments.seed, arguments.seed + number)
 
 
 def print_delays(title: str, lines: Iterable[Delay], arguments: argparse.Namespace) -> int:
@@ -48,7 +54,7 @@ def print_delays(title: str, lines: Iterable[Delay], arguments: argparse.Namespa
         if arguments.only not in line.name:
             continue
 
-        seeds = range(arguments.falls)
+        seeds = seeds_of(arguments, arguments.falls)
         times = sorted(in_parallel(line.minutes, seeds, arguments.processes))
         middle, most, nearly = (times[int(share * (len(times) - 1))] for share in (0.5, 0.8, 0.95))
         in_time = ""

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Final, cast
 
-from benchmarks.calibration.delays import options
+from benchmarks.calibration.delays import options, seeds_of
 from benchmarks.calibration.rates import in_parallel, most_events
 from sidecar.analysis.endings import DAY, Endings
 from sidecar.requests.keys import LOOP, Ending, Sampling
@@ -159,7 +159,8 @@ def main(argv: Sequence[str]) -> int:
     for pod in _pods() if days else ():
         if arguments.only not in _name(pod):
             continue
-        found = findings(pod, days, 0)  # one pod, since a job is known from the day before
+        # one pod, since a job is known from the day before
+        found = findings(pod, days, arguments.seed)
         said = "≤ 0.1" if found <= 0.1 * days else "> 0.1 **missed**"
         missed += "missed" in said
         bound = most_events(found) / days
@@ -173,7 +174,8 @@ def main(argv: Sequence[str]) -> int:
             if arguments.only not in _name(pod):
                 continue
             work = partial(seconds_until_named, pod)
-            times = sorted(in_parallel(work, range(arguments.faults), arguments.processes))
+            seeds = seeds_of(arguments, arguments.faults)
+            times = sorted(in_parallel(work, seeds, arguments.processes))
             middle, nearly = (times[int(part * (len(times) - 1))] for part in (0.5, 0.95))
             in_time = sum(one <= _WINDOW for one in times) / len(times)
             print(f"| {_name(pod)} | {middle:.0f} s | {nearly:.0f} s | {in_time:.0%} |", flush=True)

@@ -1,8 +1,8 @@
 """``python -m benchmarks.calibration groups``: which groups are said to accept less, and how soon.
 
 Each line is traffic with four ways to tell requests apart, polled every 30 s. ``--days``
-and ``--falls`` set how many are simulated of each line, ``--only`` some lines; seeds are 0, 1, …
-It ends with 1 if a line is on the wrong side of its bar by what was seen.
+and ``--falls`` set how many are simulated of each line, ``--only`` some lines; seeds are 0, 1, …,
+or from ``--seed`` on. It ends with 1 if a line is on the wrong side of its bar by what was seen.
 """
 
 import time
@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 
-from benchmarks.calibration.delays import Delay, options, print_delays
+from benchmarks.calibration.delays import Delay, options, print_delays, seeds_of
 from benchmarks.calibration.rates import in_parallel, most_events, said_of
 from benchmarks.calibration.requests import POLL, Ended, arrivals, ended
 from sidecar.analysis.certainty.past import Counted, PastWatch
@@ -194,7 +194,8 @@ def main(argv: Sequence[str]) -> int:
         name = _name(line.mix)
         if arguments.only not in name:
             continue
-        days = in_parallel(partial(day, line.mix), range(arguments.days), arguments.processes)
+        seeds = seeds_of(arguments, arguments.days)
+        days = in_parallel(partial(day, line.mix), seeds, arguments.processes)
         found = sum(one.findings for one in days)
         long = sum(one.long for one in days) / len(days)
         said = said_of(found / len(days), line.findings), said_of(long, line.long)

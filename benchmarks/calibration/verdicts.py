@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from benchmarks.calibration.delays import Delay, options, print_delays
+from benchmarks.calibration.delays import Delay, options, print_delays, seeds_of
 from benchmarks.calibration.rates import in_parallel, most_events, said_of
 from benchmarks.calibration.requests import POLL, WINDOW, Ended, Traffic
 from sidecar.analysis.certainty.past import Counted, PastWatch
@@ -182,7 +182,8 @@ def main(argv: Sequence[str]) -> int:
         name = _name(line.traffic)
         if arguments.only not in name:
             continue
-        days = in_parallel(partial(day, line.traffic), range(arguments.days), arguments.processes)
+        seeds = seeds_of(arguments, arguments.days)
+        days = in_parallel(partial(day, line.traffic), seeds, arguments.processes)
         number = len(days)
         warnings = sum(one.warnings for one in days)
         changes = sum(one.changes for one in days) / number

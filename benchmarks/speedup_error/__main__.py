@@ -3,8 +3,8 @@
 Plain time is known exactly, so all that the ± has to cover is traffic and machine. Each row is an
 independent simulation of requests that differ in acceptance (sd 0.15), at loads and reply lengths
 of its own, with noise of the machine that lasts; the truth is the ratio of the same traffic in the
-long run. Seeds count from 0. It prints Markdown tables. ``coverage`` or ``losses``; ``--rows 1,4``
-for some of the rows.
+long run. Seeds count from 0, or from ``--seed`` on. It prints Markdown tables. ``coverage`` or
+``losses``; ``--rows 1,4`` for some of the rows.
 """
 
 import argparse
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, sqrt
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Final
 
 from benchmarks.calibration.rates import in_parallel, rate
-from benchmarks.speedup_error.pods import Pod, Seen, long_run
+from benchmarks.speedup_error.pods import Pod, Seen, Told, long_run
 from benchmarks.speedup_error.traffic import Traffic
 from sidecar.analysis.evidence import CONFIDENCE
 
@@ -62,36 +62,41 @@ _TRUTHS: Final = 4  # runs of sixty hours
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some hours of all pods of a row: ``off`` are the errors, ``stated`` those said."""
+    """Some hours of a row, by pod: how far each ratio is off, and the error that is stated."""
 
-    off: Sequence[float]
-    stated: Sequence[float]
+    pods: Sequence[Sequence[tuple[float, float]]]
     minutes: float
 
     @property
     def covered(self) -> float:
         """The share of the times that ± covered the truth."""
-        pairs = zip(self.off, self.stated, strict=True)
-        return fmean(abs(off) <= CONFIDENCE * error for off, error in pairs)
+        return fmean(self._by_pod)
+
+    @property
+    def margin(self) -> float:
+        """Two standard errors of that: pods are independent, the readings of one are not."""
+        return CONFIDENCE * stdev(self._by_pod) / sqrt(len(self.pods))
 
     @property
     def relative(self) -> float:
         """The mean stated error / the standard deviation from the truth."""
-        return fmean(self.stated) / sqrt(fmean(one**2 for one in self.off))
+        known = [one for pod in self.pods for one in pod]
+        return fmean(stated for _, stated in known) / sqrt(fmean(off**2 for off, _ in known))
+
+    @property
+    def _by_pod(self) -> Sequence[float]:
+        return [fmean(abs(off) <= CONFIDENCE * stated for off, stated in pod) for pod in self.pods]
 
 
 def _part(pods: Sequence[Sequence[Seen]], truth: float, hours: tuple[float, float]) -> _Part:
     begin, end = (3600 * one for one in hours)
     known = [
-        one.speedup
+        [one.speedup for one in pod if begin < one.at <= end and one.speedup is not None]
         for pod in pods
-        for one in pod
-        if begin < one.at <= end and one.speedup is not None
     ]
     return _Part(
-        [one.ratio - truth for one in known],
-        [one.error for one in known],
-        fmean(one.seconds for one in known) / 60,
+        [[(one.ratio - truth, one.error) for one in pod] for pod in known if pod],
+        fmean(one.seconds for pod in known for one in pod) / 60,
     )
 
 
@@ -103,50 +108,54 @@ def _truth(traffic: Traffic, processes: int) -> float:
     return fmean(in_parallel(partial(long_run, traffic), range(_TRUTHS), processes))
 
 
-def coverage(rows: Sequence[Traffic], pods: int, processes: int) -> None:
+def coverage(rows: Sequence[Traffic], seeds: Sequence[int], processes: int) -> None:
     """Prints how often the ± covers the truth."""
     print(
         "| traffic | first hour: covered | stated ÷ real sd | second hour | stated ÷ real sd |"
         " then | stated ÷ real sd | by hour | window |\n|---|---|---|---|---|---|---|---|---|"
     )
     for traffic in rows:
-        found = in_parallel(partial(_seen, traffic), range(pods), processes)
+        found = in_parallel(partial(_seen, traffic), seeds, processes)
         part = partial(_part, found, _truth(traffic, processes))
         hours = [part((one, one + 1.0)) for one in range(_HOURS)]
         late = part((_LEARNT, _HOURS))
-        shown = [f"{one.covered:.0%} | {one.relative:.2f}" for one in (*hours[:2], late)]
-        later = [one.covered for one in hours[2:]]
+        shown = [f"{_share(one)} | {one.relative:.2f}" for one in (*hours[:2], late)]
+        lowest, *_, highest = sorted(hours[2:], key=lambda hour: hour.covered)
         print(
-            f"| {traffic.name} | {' | '.join(shown)} | {min(later):.0%} to {max(later):.0%} |"
+            f"| {traffic.name} | {' | '.join(shown)} | {_share(lowest)} to {highest.covered:.0%} |"
             f" {late.minutes:.0f} min |",
             flush=True,
         )
 
 
-def _negative(pods: Sequence[Pod], seed: int) -> float | None:
-    return pods[seed].negative_at()
+def _share(part: _Part) -> str:
+    return f"{part.covered:.1%} ± {100 * part.margin:.1f}"
 
 
-def losses(rows: Sequence[Traffic], pods: int, processes: int) -> None:
+def losses(rows: Sequence[Traffic], seeds: Sequence[int], processes: int) -> None:
     """Prints how often a pod that does not lose is said to, and how soon one that does is."""
-    cells = [f"{one:g}: days with a loss, at most (95 %)" for one in _NO_LOSS]
-    found = [f"{_LOSS:g} {one}: middle, within 40 min" for one in ("from the start", "after 1.3")]
-    print(f"| traffic | {' | '.join((*cells, *found))} |\n|---|---|---|---|---|")
+    cells = [f"{one:g}: days with a loss, at most (95 %), pages" for one in _NO_LOSS]
+    soon = "middle, within 40 min, page within 40 min"
+    cells += [f"{_LOSS:g} {one}: {soon}" for one in ("from the start", "after 1.3")]
+    print(f"| traffic | {' | '.join(cells)} |\n|---|---|---|---|---|", flush=True)
     for traffic in rows:
         truth = _truth(traffic, processes)
-        known = [_false(traffic, speedup / truth, pods, processes) for speedup in _NO_LOSS]
-        known += [_found(traffic, truth, at, pods, processes) for at in (0.0, _FALLS_AT)]
+        known = [_false(traffic, speedup / truth, seeds, processes) for speedup in _NO_LOSS]
+        known += [_found(traffic, truth, at, seeds, processes) for at in (0.0, _FALLS_AT)]
         print(f"| {traffic.name} | {' | '.join(known)} |", flush=True)
 
 
-def _false(traffic: Traffic, scale: float, pods: int, processes: int) -> str:
-    days = [Pod(traffic=traffic, seed=seed, hours=24, poll=30, scale=scale) for seed in range(pods)]
-    at = in_parallel(partial(_negative, days), range(pods), processes)
-    found = rate(one is not None for one in at)
-    return f"{found.events} of {pods}, {found.at_most:.1%}"
+def _false(traffic: Traffic, scale: float, seeds: Sequence[int], processes: int) -> str:
+    days = [Pod(traffic=traffic, seed=seed, hours=24, poll=30, scale=scale) for seed in seeds]
+    told = _told(days, processes)
+    found = rate(one.negative_at < inf for one in told)
+    pages = sum(one.paged_at < inf for one in told)
+    return f"{found.events} of {found.of}, {found.at_most:.1%}, {pages}"
 
 
-def _found(traffic: Traffic, truth: float, begins: float, pods: int, processes: int) -> str:
+def _found(
+    traffic: Traffic, truth: float, begins: float, seeds: Sequence[int], processes: int
+) -> str:
     losing = [
         Pod(
             traffic=traffic,
@@ -157,13 +166,22 @@ def _found(traffic: Traffic, truth: float, begins: float, pods: int, processes: 
             changes_at=begins or inf,
             scale_then=_LOSS / truth,
         )
-        for seed in range(pods)
+        for seed in seeds
     ]
-    at = in_parallel(partial(_negative, losing), range(pods), processes)
-    after = [inf if one is None else one - begins for one in at]
+    told = _told(losing, processes)
+    after = [one.negative_at - begins for one in told]
     middle = median(after)
     said = f"{middle / 60:.0f} min" if middle < inf else "more than two hours"
-    return f"{said}, {fmean(one <= _SOON for one in after):.0%}"
+    paged = fmean(one.paged_at - begins <= _SOON for one in told)
+    return f"{said}, {fmean(one <= _SOON for one in after):.0%}, {paged:.0%}"
+
+
+def _told(pods: Sequence[Pod], processes: int) -> Sequence[Told]:
+    return in_parallel(partial(_told_of, pods), range(len(pods)), processes)
+
+
+def _told_of(pods: Sequence[Pod], place: int) -> Told:
+    return pods[place].told()
 
 
 def main() -> int:
@@ -174,6 +192,7 @@ def main() -> int:
     parser.add_argument("what", choices=("coverage", "losses"))
     parser.add_argument("--rows", help="their numbers, from 1")
     parser.add_argument("--pods", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0, help="of the first pod (default: 0)")
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
 
@@ -181,7 +200,8 @@ def main() -> int:
     if arguments.rows is not None:
         chosen = tuple(ROWS[int(one) - 1] for one in arguments.rows.split(","))
     table = coverage if arguments.what == "coverage" else losses
-    table(chosen, arguments.pods, arguments.processes)
+    seeds = range(arguments.seed, arguments.seed + arguments.pods)
+    table(chosen, seeds, arguments.processes)
     return 0
 
 

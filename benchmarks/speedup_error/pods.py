@@ -1,7 +1,9 @@
 """Pods under traffic, seen through the sidecar's own window of speedups and its own judge."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from benchmarks.speedup_error.traffic import Engine, Traffic, plain_times
@@ -15,6 +17,10 @@ from sidecar.analysis.verdict import judge
 from sidecar.settings.groups import Thresholds
 
 WINDOW: Final = 300.0  # seconds: ``latency_window`` as it is by default
+_MINUTE: Final = 60.0
+# ``SpecDecodeSlowerThanPlain`` in alerts/alerts.yaml: as many minutes of the last ones
+_PAGES_AFTER: Final = 11
+_OF_MINUTES: Final = 25
 _ENOUGH: Final = Acceptance(
     seconds=WINDOW, requests=100.0, drafts=3e4, draft_tokens=9e4, accepted_tokens=5e4
 )
@@ -26,6 +32,14 @@ class Seen:
 
     at: float
     speedup: Speedup | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """When a pod is first said to lose, and when someone is paged for it; seconds, or infinite."""
+
+    negative_at: float = inf
+    paged_at: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +55,8 @@ class Pod:
     hours: float
     poll: float = 10.0
     scale: float = 1.0
-    changes_at: float = float("inf")
+    changes_at: float = inf
     scale_then: float = 1.0
-    has_plugin: bool = True
 
     def seen(self, every: float = WINDOW) -> Iterator[Seen]:
         """What the sidecar says, ``every`` so many seconds."""
@@ -57,7 +70,7 @@ class Pod:
             at += self.poll
             plain = plain_token(curve, poll.steps)
             window.add(poll.steps, plain or Withheld.LOAD)
-            if plain is not None and self.has_plugin:
+            if plain is not None:
                 for tokens, seconds in poll.finished:
                     spread.add(tokens * plain.seconds, seconds)
             window.mark(at)
@@ -65,19 +78,28 @@ class Pod:
                 speed = window.read(curve, Withheld.NO_REFERENCE, at)
                 yield Seen(at, speed.speedup if speed is not None else None)
 
-    def negative_at(self) -> float | None:
-        """When the sidecar's own judge first says net negative, in seconds; None if never.
+    def told(self) -> Told:
+        """What the sidecar's own judge, and the count of the alert's rule, make of it.
 
         It judges at each poll; before ``changes_at`` it may say what it likes.
         """
         judged = Judgement()
+        negative_at = inf
+        minutes: deque[bool] = deque(maxlen=_OF_MINUTES)
         for seen in self.seen(self.poll):
             evidence = Evidence(window=_ENOUGH, speedup=seen.speedup)
             judged = judge(evidence, Thresholds(), WINDOW, before=judged)
-            is_after = self.changes_at == float("inf") or seen.at > self.changes_at
-            if is_after and judged.by_speedup is Verdict.NET_NEGATIVE:
-                return seen.at
-        return None
+            if self.changes_at < inf and seen.at <= self.changes_at:
+                continue
+
+            loses = judged.by_speedup is Verdict.NET_NEGATIVE
+            if loses:
+                negative_at = min(negative_at, seen.at)
+            if seen.at % _MINUTE < self.poll:
+                minutes.append(loses)
+            if sum(minutes) >= _PAGES_AFTER:
+                return Told(negative_at, seen.at)
+        return Told(negative_at)
 
 
 def long_run(traffic: Traffic, seed: int, hours: float = 60.0) -> float:

@@ -4,7 +4,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from benchmarks.speedup_error.pods import Pod, long_run
+from benchmarks.speedup_error.pods import Pod, Told, long_run
 from benchmarks.speedup_error.traffic import Engine, Traffic
 from sidecar.analysis.evidence import CONFIDENCE
 
@@ -50,5 +50,7 @@ def test_a_pod_that_loses_a_tenth_is_found_and_one_that_breaks_even_is_not():
     loses = Pod(traffic=SHORT, seed=0, hours=2, poll=30, scale=0.9 / truth)
     even = Pod(traffic=SHORT, seed=0, hours=2, poll=30, scale=1 / truth)
 
-    assert loses.negative_at() < 3600
-    assert even.negative_at() is None
+    told = loses.told()
+    assert told.negative_at < 3600
+    assert told.paged_at >= told.negative_at + 600
+    assert even.told() == Told()

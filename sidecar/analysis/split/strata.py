@@ -86,21 +86,23 @@ def differences(
 
     Both sides need at least ``min_requests`` requests. ``spreads`` is by temperature.
     """
-    strata: dict[Kind, dict[str, list[Sums]]] = {}
+    strata: dict[Kind, dict[str, Sums]] = {}
     for kind, sums in cells.items():
         stratum, group = _divided(by, kind)
         if group is not None:
-            strata.setdefault(stratum, {}).setdefault(group, []).append(sums)
+            groups = strata.setdefault(stratum, {})
+            groups[group] = groups[group] + sums if group in groups else sums
+    if len({group for groups in strata.values() for group in groups}) < 2:
+        return {}
 
     pairs: dict[str, list[_Pair]] = {}
-    for stratum, parts in strata.items():
-        groups = {group: total(same) for group, same in parts.items()}
+    for stratum, groups in strata.items():
         everything = total(groups.values())
         spread = spreads.get(stratum.temperature, Spread())
         for group, sums in groups.items():
             pairs.setdefault(group, []).append(_Pair(sums, everything - sums, spread))
 
-    drafted = total(cells.values()).drafted
+    drafted = sum(one.drafted for one in cells.values())
     found = {group: _difference(pairs[group], drafted, min_requests) for group in sorted(pairs)}
     return {group: one for group, one in found.items() if one is not None}
 

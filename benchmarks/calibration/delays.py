@@ -4,7 +4,8 @@ That is their options, and the table of how long it takes until something that h
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from benchmarks.calibration.rates import in_parallel, rate
@@ -25,14 +26,20 @@ class Delay(NamedTuple):
 
 
 def options(
-    command: str, argv: Sequence[str], *, days: int, falls: int, of: str = "falls"
+    command: str,
+    argv: Sequence[str],
+    *,
+    days: int,
+    falls: int,
+    of: str = "falls",
+    more: Mapping[str, int] = MappingProxyType({}),
 ) -> argparse.Namespace:
     """How many days and ``falls`` to simulate of each line, which lines, in how many processes.
 
-    ``of`` is what the falls are called here.
+    ``of`` is what the falls are called here, ``more`` are numbers that only this command has.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.calibration {command}")
-    for name, number in (("days", days), (of, falls)):
+    for name, number in {"days": days, of: falls, **more}.items():
         said = f"of each line (default: {number})"
         parser.add_argument(f"--{name}", type=int, default=number, help=said)
     parser.add_argument("--only", default="", help="lines whose name has this")

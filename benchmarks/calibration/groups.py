@@ -2,28 +2,36 @@
 
 Each line is traffic with four ways to tell requests apart, polled every 30 s. ``--days``
 and ``--falls`` set how many are simulated of each line, ``--only`` some lines; seeds are 0, 1, …,
-or from ``--seed`` on. It ends with 1 if a line is on the wrong side of its bar by what was seen.
+or from ``--seed`` on. ``--errors`` prints instead how many of its errors a difference is off, in
+as many days: 1 if the error is right. It ends with 1 if a line is on the wrong side of its bar by
+what was seen.
 """
 
+import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from random import Random
+from statistics import fmean, pstdev
 from typing import Final, NamedTuple
 
 from benchmarks.calibration.delays import Delay, options, print_delays, seeds_of
 from benchmarks.calibration.rates import in_parallel, most_events, said_of
 from benchmarks.calibration.requests import POLL, Ended, arrivals, ended
 from sidecar.analysis.certainty.past import Counted, PastWatch
+from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.certainty.sums import Sums, total
-from sidecar.analysis.split.group_watch import GroupWatch
-from sidecar.analysis.split.strata import Kind
+from sidecar.analysis.split.group_watch import SPANS, GroupWatch
+from sidecar.analysis.split.strata import Cells, Kind, differences
+from sidecar.analysis.windows.sums import SlidingSums
 
 _DAY: Final = 86_400.0
 _BEFORE: Final = 3 * 3600.0  # seconds of traffic before anything counts
 _LONGEST: Final = 4 * 3600.0  # seconds after which an effect counts as not found
 _MIN_REQUESTS: Final = 20
+_SLICES: Final = 15  # of a span, as in ``GroupWatch``
 _TEMPERATURES: Final = {"0": 0.5, "0.7-1": 0.5}
 _PROMPTS: Final = {"0-512": 0.3, "512-2k": 0.3, "2k-8k": 0.25, "8k-32k": 0.15}
 _LONG: Final = "8k-32k"
@@ -99,6 +107,18 @@ class _Pod:
 
     def poll(self, kinds: Mapping[Kind, Sequence[Ended]]) -> frozenset[str]:
         """The groups that accept less, as of the next poll."""
+        self.take(kinds)
+        if self._watch.is_due(self.at):
+            self._watch.judge(self.at, self.spreads, _MIN_REQUESTS)
+        return frozenset(
+            group
+            for groups in self._watch.differences.values()
+            for group, difference in groups.items()
+            if difference.is_clearly_lower
+        )
+
+    def take(self, kinds: Mapping[Kind, Sequence[Ended]]) -> Cells:
+        """Takes in what has finished by the next poll; returns it."""
         self.at += POLL
         cells = {
             kind: Sums.of([one.drafted for one in same], [one.accepted for one in same])
@@ -111,15 +131,12 @@ class _Pod:
             past.mark(self.at)
         if cells:
             self._watch.add(self.at, cells)
-        if self._watch.is_due(self.at):
-            spreads = {temperature: past.spread for temperature, past in self._pasts.items()}
-            self._watch.judge(self.at, spreads, _MIN_REQUESTS)
-        return frozenset(
-            group
-            for groups in self._watch.differences.values()
-            for group, difference in groups.items()
-            if difference.is_clearly_lower
-        )
+        return cells
+
+    @property
+    def spreads(self) -> Mapping[str, Spread]:
+        """How much requests differ, by temperature."""
+        return {temperature: past.spread for temperature, past in self._pasts.items()}
 
 
 class Day(NamedTuple):
@@ -136,6 +153,24 @@ def day(mix: Mix, seed: int) -> Day:
     first = int(_BEFORE / POLL)
     begun = [lower[at] - lower[at - 1] for at in range(first, len(lower))]
     return Day(sum(map(len, begun)), sum(_LONG in groups for groups in begun))
+
+
+def errors_off(mix: Mix, seed: int) -> Sequence[Sequence[float]]:
+    """How many errors each group's difference is off in a day, by span: three times a span."""
+    pod = _Pod()
+    spans = [SlidingSums[Kind, Sums](seconds, _SLICES) for seconds in SPANS]
+    off: list[list[float]] = [[] for _ in SPANS]
+    for number, kinds in enumerate(mix.polls(seed, _BEFORE + _DAY)):
+        cells = pod.take(kinds)
+        for span, seconds, found in zip(spans, SPANS, off, strict=True):
+            span.add(pod.at, cells)
+            if number * POLL < _BEFORE or number * POLL % (seconds / 3):
+                continue
+            span.drop(pod.at)
+            for by in dict(next(iter(span.sums)).groups):
+                known = differences(by, span.sums, pod.spreads, _MIN_REQUESTS)
+                found += [one.value / one.error for one in known.values()]
+    return off
 
 
 def minutes_until_found(mix: Mix, seed: int) -> float:
@@ -180,9 +215,26 @@ def _name(mix: Mix) -> str:
     return f"{mix.rate:g}, {mix.requests:g} requests, {kind}{costs}{confounded}"
 
 
+def _print_errors(arguments: argparse.Namespace) -> None:
+    print("| nothing accepts less | of 15 minutes: sd | below -3 | of an hour: sd | below -3 |")
+    print("|---|---|---|---|---|", flush=True)
+    for line in _stays():
+        name = _name(line.mix)
+        if arguments.only not in name or line.findings is None:
+            continue
+        seeds = seeds_of(arguments, arguments.errors)
+        days = in_parallel(partial(errors_off, line.mix), seeds, arguments.processes)
+        spans = (list(chain.from_iterable(span)) for span in zip(*days, strict=True))
+        said = (f"{pstdev(off):.2f} | {fmean(one < -3 for one in off):.2%}" for off in spans)
+        print(f"| {name} | {' | '.join(said)} |", flush=True)
+
+
 def main(argv: Sequence[str]) -> int:
     """Prints the tables; returns 1 if a line misses its bar."""
-    arguments = options("groups", argv, days=10, falls=20)
+    arguments = options("groups", argv, days=10, falls=20, more={"errors": 0})
+    if arguments.errors:
+        _print_errors(arguments)
+        return 0
 
     begun = time.monotonic()
     missed = 0

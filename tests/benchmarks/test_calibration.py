@@ -9,7 +9,7 @@ import pytest
 from benchmarks.calibration import verdicts
 from benchmarks.calibration.changes import Sidecar
 from benchmarks.calibration.endings import Pod
-from benchmarks.calibration.groups import Mix
+from benchmarks.calibration.groups import Mix, errors_off
 from benchmarks.calibration.rates import most_events
 from benchmarks.calibration.requests import SCATTER, Traffic
 from sidecar.analysis.certainty.sums import Sums
@@ -74,6 +74,14 @@ def test_a_rate_swings_by_the_day_and_is_lower_at_weekends():
 
     found = [rate(day, hour) for day, hour in ((1, 12), (1, 0), (5, 12))]
     assert found == [pytest.approx(wanted, abs=0.03) for wanted in (0.7, 0.5, 0.5)]
+
+
+@pytest.mark.slow
+def test_a_groups_error_is_that_of_traffic_in_which_none_accepts_less():
+    """Of 15 minutes and an hour, in sessions."""
+    for off in errors_off(Mix(150, 0.65, has_sessions=True), 0):
+        assert fmean(off) == pytest.approx(0, abs=0.1)
+        assert stdev(off) == pytest.approx(1, abs=0.15)
 
 
 def test_the_quick_sidecar_exports_what_the_whole_judge_says():

@@ -142,9 +142,12 @@ _BADNESS: Final = " + ".join(
     f"{10 * rank} * max by ({POD}) ({has_verdict('model_verdict', name)})"
     for rank, name in enumerate(_RANKED, start=1)
 )
-# Of each model the pod that its row tells of: of those with its worst verdict, that with the lowest
-# speedup or, where none is known, the lowest acceptance beside its break-even.
-WORST_POD: Final = f"topk by ({MODEL}) (1, {_BADNESS} - on ({POD}) clamp_max({_STANDING}, 9))"
+_RANK: Final = f"({_BADNESS} or on ({POD}) 0 * {ACCEPTANCE_BY_POD})"
+# Of each model the pod that its row tells of: of those with its worst verdict over all requests,
+# that with the lowest speedup or, where none is known, the lowest acceptance beside its break-even.
+WORST_POD: Final = (
+    f"topk by ({MODEL}) (1, {_RANK} - on ({POD}) clamp_max({_STANDING}, 9) or on ({POD}) {_RANK})"
+)
 
 
 def of_worst(by: str, value: str, verdict: str, labels: str) -> str:

@@ -123,7 +123,7 @@ def models() -> table.Panel:
                 " on its worst pod. Pods: also those that are missing; down: of these, without"
                 " answer or gone; losing: as measured. Speedup, acceptance and break-even (the rate"
                 " that pays for drafting) are those of one pod: of the pods with the worst verdict"
-                " the slowest. P99 per token and KV peak are the highest."
+                " over all their requests the slowest. P99 per token and KV peak are the highest."
             ),
             (
                 "Click a model for its dashboard. 'loses in part': fewer than half of its pods"

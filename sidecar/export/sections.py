@@ -25,6 +25,7 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import advised
 from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
+from sidecar.wording.advice import THEN_RESTART
 from sidecar.wording.answer import effect, is_unclear, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
 from sidecar.wording.notes import judgement_note, model_notes
@@ -232,7 +233,7 @@ def _remedy(told: Sequence[Explanation]) -> str:
         return ""
 
     paste = to_paste(found.option) if found.option else ""
-    restart = " Then restart vLLM." if found.option else ""
+    restart = f" {THEN_RESTART}" if found.option else ""
     first, *_ = found.what.split(". ")  # the rest is in the fold
     return (
         f'<section class="fix" aria-label="what to change"><p><strong>{marked(found.remedy)}'

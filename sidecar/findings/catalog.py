@@ -66,12 +66,8 @@ def find(model: ModelReport, thresholds: Thresholds) -> tuple[Finding, ...]:
     drafting = found[Place.DRAFTING]
     parts = _costliest(found[Place.PART])
     numbers = [number for number in found[Place.NUMBER] if not _follows(number, drafting, parts)]
-    first = [number for number in numbers if drafting]  # they cost more than it
-    losses = sorted(
-        [*parts, *(number for number in numbers if not drafting)],
-        key=lambda finding: finding.cost,
-        reverse=True,
-    )
+    first, mixed = (numbers, []) if drafting else ([], numbers)
+    losses = sorted([*parts, *mixed], key=lambda finding: finding.cost, reverse=True)
 
     told = [*faults, *first, *drafting, *losses, *found[Place.COSTS_NO_STEP]]
     return tuple(sorted(told, key=lambda finding: not finding.is_advice))
@@ -95,8 +91,8 @@ def _costliest(parts: Sequence[Finding]) -> Sequence[Finding]:
 def _follows(number: Finding, drafting: Sequence[Finding], parts: Sequence[Finding]) -> bool:
     """Whether the number of draft tokens follows from what lowers the acceptance rate.
 
-    That comes first: with it gone, another number is right. Not fewer tokens that save more than it
-    could, by time: they are right today, and leave little to lose.
+    That comes first: with it gone, another number is right. Fewer tokens are right all the same
+    where they save more time, as measured, than drafting in another way could.
     """
     is_sure = isinstance(number, NumberOfTokens) and number.is_sure
     of_drafting = any(not is_sure or one.cost >= number.cost for one in drafting)

@@ -1,6 +1,10 @@
 """The advice on how many tokens to draft, in sentences."""
 
+from typing import Final
+
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+
+THEN_RESTART: Final = "Then restart vLLM."  # after what was pasted
 
 
 def schedule_sentence(advice: Advice) -> str:

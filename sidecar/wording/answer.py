@@ -63,7 +63,7 @@ _UNCERTAIN: Final = (
     "Not measured; by the rule of thumb, it is not certain whether speculation pays."
 )
 _BY_TIME: Final = "Measured against decoding without speculation at the same load"
-_EVEN: Final = "Without speculation, requests would take as long."
+_EVEN: Final = "Without speculation, requests would take about as long."
 _UNTIL: Final = "Until a change helps, it is faster without --speculative-config."
 _MEASURED_BY: Final = (
     f"measure what it saves or costs, on a vLLM without --speculative-config: `{BASELINE}`"
@@ -265,10 +265,12 @@ def _without_drafts(report: Report) -> Answer:
 
     contradictory = Limitation.CONTRADICTORY_COUNTERS
     if any(contradictory in engine.limitations for engine in engines):
-        return Answer("vLLM's counters are wrong.", "bad", LIMITATIONS[contradictory])
+        why = LIMITATIONS[contradictory]
+        return Answer("vLLM's counters are wrong.", "bad", why, is_fault=True)
     if any(isinstance(finding, NotSpeculating) for finding in findings):
         why = "It generates tokens without drafts, although its configuration asks for them."
-        return Answer("vLLM is configured to speculate and does not.", "bad", why)
+        text = "vLLM is configured to speculate and does not."
+        return Answer(text, "bad", why, is_fault=True)
 
     running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in engines)
     waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0.0) for engine in engines)
@@ -338,11 +340,12 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     speed = _of_speed(model, plugin)
     tone = min(replies.tone, speed.tone, key=_WORST_FIRST.index)
     if not replies.is_fault:  # it may be right so
-        text = f"{speed.text} But {replies.text[:1].lower()}{replies.text[1:]}"
+        also = f"{replies.text[:1].lower()}{replies.text[1:]}"
+        text = f"{speed.text} {'Also,' if ' But ' in speed.text else 'But'} {also}"
         reason = f"{replies.reason} {speed.reason}".strip()
         return replace(speed, text=text, tone=tone, reason=reason)
     reason = f"{replies.reason} As for the speed: {speed.text} {speed.reason}".strip()
-    return Answer(replies.text, tone, reason, speed.listed)
+    return replace(replies, tone=tone, reason=reason, listed=speed.listed)
 
 
 def _of_replies(model: ModelReport) -> Answer | None:
@@ -364,6 +367,8 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
     found = _judged(model, plugin)
+    if model.judgement.by_speedup is Verdict.NET_NEGATIVE:
+        found = replace(found, reason=f"{found.reason} {_UNTIL}".strip())
     if all(judged.by_speedup is None for judged in found.about):
         by_sizes = estimate_sentence(model.estimate, _rates(found.about))
         found = replace(found, reason=f"{by_sizes} {found.reason}".strip())
@@ -563,10 +568,10 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
     worst = lost or even or saved or leaning
     more = ""
-    if not (lost or saved):
-        more = f" {_EVEN if even else deciding_sentence(model)}"
-    if model.judgement.by_speedup is Verdict.NET_NEGATIVE:
-        more = f" {_UNTIL}"
+    if not (lost or saved or even):
+        more = f" {deciding_sentence(model)}"
+    elif not (lost or saved or leaning):
+        more = f" {_EVEN}"
     reason = f"{_BY_TIME}{_at_load(model)}.{more}"
     return Answer(text, tone, reason, listed, about=_judgements(worst))
 

@@ -177,8 +177,8 @@ def deciding_sentence(model: ModelReport) -> str:
     if 2 * known**2 < (speed.speedup.error / speed.speedup.ratio) ** 2:
         return _TRAFFIC_DECIDES
     return (
-        "More traffic does not decide: the baseline's step times at this load are only known to"
-        f" ± {100 * CONFIDENCE * known:.0f} %. Measure it again, on a machine that does nothing"
+        "More traffic alone may not decide: the baseline's step times at this load are only known"
+        f" to ± {100 * CONFIDENCE * known:.1f} %. Measure it again, on a machine that does nothing"
         " else."
     )
 

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--duration",
         type=duration,
         metavar="TIME",
-        help="such as 10m; with --load, at most (default: 60s; 20m with --load)",
+        help="such as 10m; with --load, about so long at most (default: 60s; 20m with --load)",
     )
     parser.add_argument(
         "--error",
@@ -187,6 +187,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         }
     document = {name: models for name, models in document.items() if models}
 
+    if not document and arguments.load and without:
+        return _INCOMPLETE  # why is said above
     if not document:
         print(
             "no requests finished, so there is nothing to write; watch longer, or send traffic",

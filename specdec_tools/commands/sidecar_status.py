@@ -15,6 +15,7 @@ from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
+from sidecar.wording.advice import THEN_RESTART
 from sidecar.wording.change import CHANGE
 from sidecar.wording.numbers import aligned, markdown, ratio
 from sidecar.wording.tables import LEGEND
@@ -164,7 +165,7 @@ def _remedies(findings: Sequence[_Json], item: str) -> Iterator[str]:
 
     first, *others = advised
     yield ""
-    restart = " Then restart vLLM." if first["option"] else ""
+    restart = f" {THEN_RESTART}" if first["option"] else ""
     yield f"{item}To change: {first['remedy']}{restart}"
     if first["option"]:
         yield f"{item}{first['option']}"

@@ -113,7 +113,7 @@ class Stages:
     async def run(
         self, seconds: float, loads: Sequence[int], contexts: Sequence[int], error: float
     ) -> None:
-        """Takes ``seconds``, shared equally.
+        """Takes about ``seconds``, shared equally.
 
         It takes less if step times are known to within ``error``, relative and in two standard
         errors, after six rounds or any later one, and more only where it takes that long to fill
@@ -138,7 +138,8 @@ class Stages:
             what = f"concurrency {stage.at_once}, {cached} prompts of about {stage.tokens} tokens"
             print(f"{progress.step()}: {what}", file=sys.stderr)
             await self._stage(number, stage, each)
-            if number == 0 and self._failed and not self._answered:
+            # Each client's first one: where prompts take long, none may have been answered yet.
+            if number == 0 and self._failed >= stage.at_once and not self._answered:
                 raise MeasurementError(
                     f"{self._client.name}: no request with a prompt of about {stage.tokens} tokens"
                     f" succeeded: {self._client.last_fault}"
@@ -328,7 +329,11 @@ class Progress:
 
     @property
     def _usual(self) -> float:
-        """Seconds that a slot takes; those of a round differ, so as long as the first one lasts."""
+        """Seconds that a slot takes.
+
+        In the first round what was planned: its slots differ in length, so that the mean of some
+        tells nothing yet.
+        """
         if self._done < self._stages:
             return self._each
         return max(self._spent / self._done, self._each)

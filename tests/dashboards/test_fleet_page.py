@@ -228,6 +228,13 @@ def test_a_models_acceptance_is_of_the_pod_that_loses(read, fleet):
         assert row[name] == pytest.approx(pod[name])
 
 
+@pytest.mark.parametrize("fleet", ["held", "ruled"])
+def test_a_model_without_a_verdict_or_a_baseline_has_its_acceptance_all_the_same(read, fleet):
+    [row] = read(fleet, "Models, worst first")
+    [pod] = read(fleet, ROWS)
+    assert row["Acceptance"] == pytest.approx(pod["Acceptance"])
+
+
 def test_a_pod_that_is_down_has_no_acceptance_rate_and_no_speedup(read):
     """Though its counters grew within the five minutes of a rate."""
     rows = {row["Pod"]: row for row in read("just-killed", ROWS)}

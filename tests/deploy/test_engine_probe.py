@@ -18,7 +18,7 @@ from tests.export import reports
 from tests.http.certificates import Authority
 
 STALLED = HealthReport(
-    ailing=(Ailing(EngineKey("demo", "0"), Ailment.STALLED, 1_800_000_000.0),), limit=2
+    ailing=(Ailing(EngineKey("demo", "0"), Ailment.STALLED, 1_800_000_000.0),), most_restarts=2
 )
 
 

@@ -380,7 +380,17 @@ def test_the_answer_begins_with_the_words_of_all_requests_verdict(whole, verdict
     actual = {GOOD: 30, EVEN: 35, BAD: 40, NONE: 35}
     rows = [timed(str(place), each, 0.5, 35, actual[each]) for place, each in enumerate(verdicts)]
     judged = judgement(whole, 0.5, by_speedup=True)
-    assert text_and_tone(timed_model(*rows, judgement=judged))[0] == f"Speculation {says}"
+    found = answer(report(timed_model(*rows, judgement=judged)))
+    assert found.text == f"Speculation {says}"
+    assert ("faster without --speculative-config" in found.reason) is (whole is BAD)
+    breaks_even = set(verdicts) == {EVEN}
+    assert ("would take about as long" in found.reason) is breaks_even
+
+
+def test_a_measured_loss_says_what_is_faster_also_without_temperatures():
+    lost = judgement(BAD, 0.5, by_speedup=True)
+    slower = timed_model(judgement=lost, speed=speed(30.0, 40.0))
+    assert "faster without --speculative-config" in answer(report(slower)).reason
 
 
 @pytest.mark.parametrize(
@@ -573,6 +583,7 @@ def test_broken_replies_come_before_a_speed_that_they_flatter(ending, said):
     broken = model(wins, endings=worse(ending))
 
     assert text_and_tone(broken) == (said, "bad")
+    assert answer(report(broken)).is_fault
     assert answer(report(broken)).since == ""  # that of the speed is not of the replies
     assert why(broken).startswith(
         f"Send one prompt to this pod and read the reply. As for the speed: {WINS}."

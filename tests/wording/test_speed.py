@@ -161,8 +161,8 @@ def test_temperatures_without_a_clear_difference_are_told_in_one_clause():
     rough = replace(MEASURED, drift=0.04)
     tree = timed_model(*rows, speed=known, judgement=unsure, plain_steps=rough)
     assert answer(report(tree)).reason.endswith(
-        "More traffic does not decide: the baseline's step times at this load are only known to"
-        " ± 8 %. Measure it again, on a machine that does nothing else."
+        "More traffic alone may not decide: the baseline's step times at this load are only known"
+        " to ± 8.0 %. Measure it again, on a machine that does nothing else."
     )
 
 

@@ -73,7 +73,7 @@ class Pod:
             if plain is not None:
                 for tokens, seconds in poll.finished:
                     spread.add(tokens * plain.seconds, seconds)
-            window.mark(at)
+            window.mark(at, is_compared=True)
             if at % every < self.poll:
                 speed = window.read(curve, Withheld.NO_REFERENCE, at)
                 yield Seen(at, speed.speedup if speed is not None else None)

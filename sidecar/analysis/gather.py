@@ -17,7 +17,6 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.analysis.values import EngineValues, ModelValues
 from sidecar.engine import merge
-from sidecar.engine.merge import sum_by_position
 from sidecar.requests.keys import ENDINGS, LOOP, Table
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds
@@ -260,13 +259,13 @@ def _is_data_parallel(engine: EngineValues) -> bool:
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
     """The window with the plug-in's counts by position, including the tokens drafted at each."""
     parts = list(temperatures)
-    drafted = sum_by_position([(part.drafts, part.drafted_per_position) for part in parts])
+    drafted = merge.sum_by_position([(part.drafts, part.drafted_per_position) for part in parts])
     if not any(drafted):
         return window
 
     return replace(
         window,
-        accepted_per_position=sum_by_position(
+        accepted_per_position=merge.sum_by_position(
             [(part.drafts, part.accepted_per_position) for part in parts]
         ),
         drafted_per_position=drafted,

@@ -52,6 +52,16 @@ class Gate:
     value: float
 
 
+def verdict_of(by_acceptance: Verdict, by_speedup: Verdict | None) -> Verdict:
+    """``Judgement.verdict``, also of one that is still being made."""
+    return by_acceptance if by_speedup is None else by_speedup
+
+
+def is_uncertain(by_speedup: Verdict | None, undecided: Undecided | None) -> bool:
+    """``Judgement.is_undecided``, also of one that is still being made."""
+    return by_speedup is Verdict.INSUFFICIENT_DATA or undecided is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """The verdict on one model, temperature or engine, with its evidence.
@@ -98,12 +108,12 @@ class Judgement:
     @property
     def is_undecided(self) -> bool:
         """Whether there is enough traffic, but no verdict is certain yet."""
-        return self.leans or self.undecided is not None
+        return is_uncertain(self.by_speedup, self.undecided)
 
     @property
     def verdict(self) -> Verdict:
         """The verdict in force: by speedup if it is known."""
-        return self.by_acceptance if self.by_speedup is None else self.by_speedup
+        return verdict_of(self.by_acceptance, self.by_speedup)
 
     @property
     def basis(self) -> Basis:

@@ -105,14 +105,13 @@ class TemperatureState:
                 self.endings[request.ending] += 1
 
     def observe(self, at: float, numbers: Sequence[RequestNumbers], *, are_recent: bool) -> None:
-        """Adds requests that finished before ``at``, to the windows only if they ``are_recent``.
-
-        Requires one at least.
-        """
-        acceptances, steady, lengths, ttft, tpot, durations = (
-            [value for value in column if value is not None]
-            for column in zip(*numbers, strict=True)
-        )
+        """Adds requests that finished before ``at``, to the windows only if they ``are_recent``."""
+        acceptances = [one.acceptance for one in numbers if one.acceptance is not None]
+        steady = [one.steady for one in numbers if one.steady is not None]
+        lengths = [one.length for one in numbers if one.length is not None]
+        ttft = [one.ttft for one in numbers if one.ttft is not None]
+        tpot = [one.tpot for one in numbers if one.tpot is not None]
+        durations = [one.duration for one in numbers if one.duration is not None]
         self.acceptances.observe(*acceptances)
         self.lengths.observe(*lengths)
         self.ttft.observe(*ttft)

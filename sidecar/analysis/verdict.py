@@ -23,7 +23,15 @@ from sidecar.analysis.certainty.side import (
 )
 from sidecar.analysis.certainty.spread import Spread
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance, Evidence
-from sidecar.analysis.judgement import Gate, Judgement, ModelJudgement, Undecided, Verdict
+from sidecar.analysis.judgement import (
+    Gate,
+    Judgement,
+    ModelJudgement,
+    Undecided,
+    Verdict,
+    is_uncertain,
+    verdict_of,
+)
 from sidecar.analysis.values import ModelValues
 from sidecar.settings.groups import Thresholds
 
@@ -153,11 +161,28 @@ class _Said(NamedTuple):
     @classmethod
     def by(cls, judgement: Judgement) -> "_Said":
         """What a judgement told."""
+        return cls.of(
+            judgement.by_acceptance,
+            judgement.by_speedup,
+            judgement.undecided,
+            has_collapsed=judgement.has_collapsed,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        by_acceptance: Verdict,
+        by_speedup: Verdict | None,
+        undecided: Undecided | None,
+        *,
+        has_collapsed: bool,
+    ) -> "_Said":
+        """What the judgement of these will tell; it is made once, with its date."""
         return cls(
-            judgement.verdict,
-            judgement.by_speedup is not None,
-            judgement.is_undecided,
-            judgement.has_collapsed,
+            verdict_of(by_acceptance, by_speedup),
+            by_speedup is not None,
+            is_uncertain(by_speedup, undecided),
+            has_collapsed,
         )
 
 
@@ -245,12 +270,7 @@ def judge(
     is_open = evidence.is_ruled and by_speedup is None and by_acceptance not in _RISING
     undecided = known.undecided(loses) if is_open else None
     has_collapsed = parts is not None and _has_collapsed(evidence, judged, parts)
-    said = _Said(
-        by_acceptance if by_speedup is None else by_speedup,
-        by_speedup is not None,
-        by_speedup is Verdict.INSUFFICIENT_DATA or undecided is not None,
-        has_collapsed,
-    )
+    said = _Said.of(by_acceptance, by_speedup, undecided, has_collapsed=has_collapsed)
     since, was = _course(said, before, at)
     return Judgement(
         evidence=evidence,

@@ -300,7 +300,7 @@ def _remedy(error: ScrapeError, url: str) -> str:
     if isinstance(error.__cause__, ssl.SSLError) and not isinstance(error, TlsRefused):
         return TLS_HINT
     if error.reason == "status" and "/v1/" in f"{url}/":
-        return "vLLM's /metrics is not under /v1: remove /v1 and what follows from the URL."
+        return "vLLM's /metrics is not under /v1: end the URL before /v1."
     return error.remedy
 
 

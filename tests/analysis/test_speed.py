@@ -192,7 +192,7 @@ def speed(*periods):
     window = EngineSpeedWindow(300.0, RequestSpread())
     for at, steps in enumerate(periods):
         window.add(steps, plain_token(CURVE, steps) or uncovered(CURVE, steps))
-        window.mark(5.0 * at)
+        window.mark(5.0 * at, is_compared=True)
     return window.read(CURVE, Withheld.NO_REFERENCE, 5.0 * len(periods))
 
 
@@ -270,7 +270,7 @@ def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divid
     window = EngineSpeedWindow(10.0, RequestSpread())
     window.add(period(1, 0.01)._replace(decode_steps=1e18), Withheld.LOAD)
     for at in range(5):
-        window.mark(10.0 * at)
+        window.mark(10.0 * at, is_compared=True)
         window.add(period(1, 0.01, engine_steps=10), Withheld.LOAD)
     assert window.read(CURVE, Withheld.NO_REFERENCE, 40.0) is None
 

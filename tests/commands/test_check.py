@@ -186,7 +186,7 @@ async def test_check_says_why_there_is_no_page_and_what_to_change_in_the_url(che
     assert code == 1
     assert any(line.startswith("  no usable metrics (no_vllm_metrics): ") for line in foreign)
     for lines in (under_v1, at_endpoint):
-        assert any("remove /v1 and what follows from the URL" in line for line in lines)
+        assert any("end the URL before /v1" in line for line in lines)
     assert any("Does vLLM serve TLS there" in line for line in with_tls)
     assert any("Is vLLM running" in line for line in gone)
 

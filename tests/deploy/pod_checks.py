@@ -30,7 +30,7 @@ def check_pod(pod: dict, config: Path | None = None, *, is_native: bool = True) 
     the_sidecar_and_vllm_are_two_users(pod)
     vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod)
     the_sidecar_is_native(pod) if is_native else the_sidecar_is_an_ordinary_container(pod)
-    the_two_meet_at_one_socket_in_memory(pod)
+    the_two_meet_at_one_socket_in_memory(pod, config)
     the_sidecar_polls_vllm_and_cannot_hold_the_pod_up(pod, config)
     every_mount_has_its_volume(pod)
 
@@ -105,9 +105,9 @@ def the_sidecar_is_an_ordinary_container(pod: dict) -> None:
     assert "restartPolicy" not in sidecar
 
 
-def the_two_meet_at_one_socket_in_memory(pod: dict) -> None:
-    path = str(settings_of(pod).plugin.socket)
-    assert environment(main_container(pod)).get("SPECDEC_PLUGIN__SOCKET", SOCKET) == path
+def the_two_meet_at_one_socket_in_memory(pod: dict, config: Path | None) -> None:
+    path = str(settings_of(pod, config).plugin.socket)
+    assert (environment(main_container(pod)).get("SPECDEC_PLUGIN__SOCKET") or SOCKET) == path
     listening, sending = (
         _mount_of(each, path) for each in (container(pod, SIDECAR), main_container(pod))
     )

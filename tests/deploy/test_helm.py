@@ -41,6 +41,13 @@ pytestmark = pytest.mark.slow
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 OPERATOR = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 MONITORS = {"PodMonitor", "ServiceMonitor", "VMPodScrape", "PodMonitoring"}
+PATH, SOCKET, MOVED = "PYTHONPATH", "SPECDEC_PLUGIN__SOCKET", "/run/specdec/x"
+
+
+def variable(name, value, *keys):
+    """Helm's option that gives a variable to the containers whose ``env`` these keys are."""
+    variables = json.dumps([{"name": name, "value": value}])
+    return "--set-json=" + ",".join(f"{key}={variables}" for key in keys)
 
 
 def render(*arguments, helm="helm", release="vllm", chart=CHART, apis=()):
@@ -172,16 +179,41 @@ def test_everything_follows_where_the_sidecar_listens(arguments, port):
     "arguments",
     [
         ["--set=settings.plugin.socket=/run/specdec/plugin.sock"],
-        ['--set-json=vllm.env=[{"name": "PYTHONPATH", "value": "/app:/plugin"}]'],
-        ['--set-json=vllm.env=[{"name": "VLLM_PLUGINS", "value": "lora,specdec"}]'],
-        [
-            "--set=plugin.enabled=false,settings.plugin.socket=/tmp/p.sock",
-            '--set-json=vllm.env=[{"name": "PYTHONPATH", "value": "/app"}]',
-        ],
+        ["--set=settings.plugin.socket=/run/specdec/x", variable(SOCKET, MOVED, "vllm.env")],
+        [variable(SOCKET, MOVED, "env", "vllm.env")],
+        [variable(SOCKET, "", "env", "vllm.env")],
+        [variable("VLLM_PLUGINS", "lora,specdec", "vllm.env")],
     ],
 )
-def test_vllm_may_have_the_plugins_variables_where_it_finds_the_plugin(arguments):
-    assert "Deployment" in render(*arguments)
+def test_vllm_may_have_the_plugins_variables_where_it_finds_the_plugin(arguments, tmp_path):
+    kinds, config = render(*arguments), tmp_path / "settings.yaml"
+    config.write_text(mounted_settings(kinds))
+
+    check_pod(pod_of(kinds["Deployment"]), config, is_native=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/app:/plugin", "/app:/plugin"),
+        ("/plugin/", "/plugin/"),
+        ("/app:$(PYTHONPATH)", "/app:/plugin:/opt/connector"),
+    ],
+)
+def test_a_python_path_of_vllms_own_is_its_only_one(given, path):
+    """Helm 4 installs no container with two variables of one name."""
+    arguments = ("--set=plugin.pythonPath=/opt/connector", variable(PATH, given, "vllm.env"))
+    vllm = main_container(pod_of(render(*arguments)["Deployment"]))
+
+    assert [each["value"] for each in vllm["env"] if each["name"] == PATH] == [path]
+
+
+def test_without_the_plugin_vllms_variables_are_left_alone():
+    arguments = ("--set=plugin.enabled=false,settings.plugin.socket=/tmp/p.sock",)
+    given = [{"name": PATH, "value": "/app"}, {"name": SOCKET, "value": "/tmp/q.sock"}]
+    kinds = render(*arguments, f"--set-json=vllm.env={json.dumps(given)}")
+
+    assert main_container(pod_of(kinds["Deployment"]))["env"][-2:] == given
 
 
 def test_an_umbrella_chart_may_switch_it_on_and_have_globals(tmp_path):
@@ -282,19 +314,21 @@ def test_the_notes_say_what_to_do(arguments, note):
             '--set-json=env=[{"name": "SPECDEC_LISTEN", "valueFrom": {"fieldRef": {}}}]',
             "give its value",
         ),
-        ("--set=settings.plugin.socket=/tmp/p.sock", "plugin.socket /tmp/p.sock: the plug-in"),
+        ("--set=settings.plugin.socket=/tmp/p.sock", "at /tmp/p.sock (plugin.socket), and"),
+        ("--set=settings.plugin.socket=/run/specdec/x", f"at {MOVED} (plugin.socket), and"),
+        (variable(SOCKET, MOVED, "env"), f"at {MOVED} (plugin.socket), and"),
+        (variable(SOCKET, MOVED, "vllm.env"), f"connects to {MOVED} (SPECDEC_PLUGIN__SOCKET in"),
         (
-            '--set-json=env=[{"name": "SPECDEC_PLUGIN__SOCKET", "value": "/tmp/p.sock"}]',
-            "plugin.socket /tmp/p.sock: the plug-in",
+            variable(SOCKET, "/tmp/p.sock", "env", "vllm.env"),
+            "both need the same socket in /run/specdec, where they share a volume",
         ),
         (
-            '--set-json=vllm.env=[{"name": "PYTHONPATH", "value": "/app:/plugins"}]',
-            "set plugin.pythonPath instead",
+            f'--set-json=vllm.env=[{{"name": "{SOCKET}", "valueFrom": {{"fieldRef": {{}}}}}}]',
+            "SPECDEC_PLUGIN__SOCKET with valueFrom",
         ),
-        (
-            '--set-json=vllm.env=[{"name": "VLLM_PLUGINS", "value": "lora"}]',
-            "VLLM_PLUGINS without specdec",
-        ),
+        (variable(PATH, "/app:/plugins", "vllm.env"), "set plugin.pythonPath instead"),
+        (variable(PATH, "$$(PYTHONPATH)", "vllm.env"), "set plugin.pythonPath instead"),
+        (variable("VLLM_PLUGINS", "lora", "vllm.env"), "VLLM_PLUGINS without specdec"),
         ("--set=vllm.enabled=false,scrape.kind=annotations", "specdec-sidecar.podAnnotations"),
         ("--set=vllm.enabled=false,scrape.kind=ServiceMonitor", "needs scrape.podLabels"),
     ],

@@ -50,7 +50,7 @@ class TemperatureSpeed:
         self._spread.add(tokens * plain.seconds, actual)
         self.times.add(tokens=tokens, plain=plain, actual=actual, requests=1.0)
 
-    def mark(self, at: float, *, is_known: bool, is_compared: bool = True) -> None:
+    def mark(self, at: float, *, is_known: bool, is_compared: bool) -> None:
         """Updates the speedup; ``is_known``: the whole model has one.
 
         ``is_compared``: there is a baseline.

@@ -353,7 +353,7 @@ class EngineSpeedWindow:
         self._uncovered = dict.fromkeys(Withheld, 0.0)
         self._uncovered_window = GrowthWindow[Mapping[Withheld, float]](seconds, _subtract_each)
         self._last_known = LastKnown()
-        self.mark(-inf)
+        self.mark(-inf, is_compared=True)
 
     def add(self, steps: Steps, plain: PlainTime | Withheld) -> None:
         """Adds what was decoded since the last poll, with its plain time per token if known."""
@@ -368,7 +368,7 @@ class EngineSpeedWindow:
         else:
             self._uncovered[plain] += steps.generated
 
-    def mark(self, at: float, *, is_compared: bool = True) -> None:
+    def mark(self, at: float, *, is_compared: bool) -> None:
         """Timestamps everything added so far with ``at``, a poll's time.
 
         ``is_compared``: there is a baseline, so that plain times are known.

@@ -50,16 +50,27 @@ find the name of a port that only a native sidecar has. */}}
 {{ $port }}
 {{- end }}
 
-{{/* The plug-in's socket, for which both containers have a volume at this path alone. */}}
-{{- define "specdec-sidecar.socketDirectory" -}}
-{{- $socket := (.Values.settings.plugin).socket -}}
-{{- range .Values.env -}}
+{{/* The plug-in's socket by a container's variables; an empty one is as none. Takes (variables, the socket without one). */}}
+{{- define "specdec-sidecar.socket" -}}
+{{- $socket := index . 1 -}}
+{{- range index . 0 -}}
 {{- if eq .name "SPECDEC_PLUGIN__SOCKET" -}}
-{{- $socket = .value | default "(valueFrom)" -}}
+{{- if .valueFrom -}}
+{{- fail "SPECDEC_PLUGIN__SOCKET with valueFrom: vLLM and the sidecar need the same socket, so give its value or leave it out" -}}
+{{- end -}}
+{{- $socket = .value | default (index $ 1) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $socket (ne $socket "/run/specdec/plugin.sock") -}}
-{{- fail (printf "plugin.socket %s: the plug-in in vLLM connects to /run/specdec/plugin.sock, on the volume of both containers; leave it out" $socket) -}}
+{{ $socket }}
+{{- end }}
+
+{{/* The directory of that socket, the only one that both containers have a volume for. */}}
+{{- define "specdec-sidecar.socketDirectory" -}}
+{{- $default := "/run/specdec/plugin.sock" -}}
+{{- $sidecars := include "specdec-sidecar.socket" (list .Values.env ((.Values.settings.plugin).socket | default $default)) -}}
+{{- $vllms := include "specdec-sidecar.socket" (list .Values.vllm.env $default) -}}
+{{- if or (ne $sidecars $vllms) (not (regexMatch "^/run/specdec/[^/]+$" $sidecars)) -}}
+{{- fail (printf "the sidecar listens at %s (plugin.socket), and the plug-in in vLLM connects to %s (SPECDEC_PLUGIN__SOCKET in vllm.env): both need the same socket in /run/specdec, where they share a volume; leave both out" $sidecars $vllms) -}}
 {{- end -}}
 /run/specdec
 {{- end }}

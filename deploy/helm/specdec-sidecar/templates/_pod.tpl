@@ -128,20 +128,24 @@ prometheus.io/scheme: {{ lower .Values.scheme }}
 {{- end }}
 {{- end }}
 
-{{/* For vLLM's own container. Its own variables come last and win, so these two must let vLLM find the plug-in. */}}
-
+{{/* For vLLM's own container. Its own variables come last and win, so they must let vLLM find the plug-in. A PYTHONPATH among
+them is part of this one: Helm 4 installs no container with two variables of one name. */}}
 {{- define "specdec-sidecar.vllmEnv" -}}
 {{- if .Values.plugin.enabled }}
+{{- $path := join ":" (compact (list "/plugin" .Values.plugin.pythonPath)) }}
 {{- range .Values.vllm.env }}
-{{- if and (eq .name "PYTHONPATH") (not (has "/plugin" (splitList ":" (.value | default "")))) }}
+{{- if eq .name "PYTHONPATH" }}
+{{- $path = .value | default "" | replace "$(PYTHONPATH)" $path }}
+{{- if not (regexMatch "(^|:)/plugin/*(:|$)" $path) }}
 {{- fail "vllm.env has PYTHONPATH, without which vLLM does not find the plug-in: set plugin.pythonPath instead" }}
+{{- end }}
 {{- end }}
 {{- if and (eq .name "VLLM_PLUGINS") (not .valueFrom) (not (has "specdec" (splitList "," (.value | default "")))) }}
 {{- fail "vllm.env has VLLM_PLUGINS without specdec: add it, or set plugin.enabled to false" }}
 {{- end }}
 {{- end }}
 - name: PYTHONPATH
-  value: {{ join ":" (compact (list "/plugin" .Values.plugin.pythonPath)) }}
+  value: {{ $path | quote }}
 {{- end }}
 {{- end }}
 

@@ -208,6 +208,15 @@ def test_a_python_path_of_vllms_own_is_its_only_one(given, path):
     assert [each["value"] for each in vllm["env"] if each["name"] == PATH] == [path]
 
 
+@pytest.mark.parametrize("name", ["SPECDEC_CONFIG", "SPECDEC_VLLM_URL", "SPECDEC_LOG__FORMAT"])
+def test_a_variable_of_the_sidecars_own_takes_the_place_of_the_charts(name):
+    kinds = render("--set=settings.thresholds.min_requests=30", variable(name, "given", "env"))
+    pod = pod_of(kinds["Deployment"])
+    (sidecar,) = [one for one in pod["initContainers"] if one["name"] == "specdec-sidecar"]
+
+    assert [each["value"] for each in sidecar["env"] if each["name"] == name] == ["given"]
+
+
 def test_without_the_plugin_vllms_variables_are_left_alone():
     arguments = ("--set=plugin.enabled=false,settings.plugin.socket=/tmp/p.sock",)
     given = [{"name": PATH, "value": "/app"}, {"name": SOCKET, "value": "/tmp/q.sock"}]

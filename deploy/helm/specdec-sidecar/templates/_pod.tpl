@@ -47,16 +47,19 @@ includes them with (index .Subcharts "specdec-sidecar").
   # vLLM waits for the sidecar to start, so a setting that it cannot use must not stop it.
   args: [run, --ignore-invalid-settings]
   env:
-    {{- if .Values.settings }}
+    {{- /* Its own variables take the place of these: Helm 4 installs no container with two variables of one name. */}}
+    {{- $set := list }}
+    {{- range .Values.env }}{{ $set = append $set .name }}{{ end }}
+    {{- if and .Values.settings (not (has "SPECDEC_CONFIG" $set)) }}
     # For `run`, and for `report` and `check` in this container.
     - name: SPECDEC_CONFIG
       value: /etc/specdec/settings.yaml
     {{- end }}
-    {{- if not .Values.settings.vllm_url }}
+    {{- if not (or .Values.settings.vllm_url (has "SPECDEC_VLLM_URL" $set)) }}
     - name: SPECDEC_VLLM_URL
       value: http://127.0.0.1:{{ .Values.vllm.port }}
     {{- end }}
-    {{- if not (.Values.settings.log).format }}
+    {{- if not (or (.Values.settings.log).format (has "SPECDEC_LOG__FORMAT" $set)) }}
     - name: SPECDEC_LOG__FORMAT
       value: json
     {{- end }}

@@ -278,7 +278,7 @@ def not_judged():
 
     v0 = {"model_name": "m", "engine": "0", "limitation": "v0_counters"}
     yield Scene(
-        "the V0 engine, and a sidecar that is older than the rules", NOT_JUDGED, at=(14, 25)
+        "the V0 engine, and a sidecar that is older than the rules", NOT_JUDGED, at=(13, 25)
     ).with_pods(
         old("old", 1.05).fires(reason="old_sidecar"),
         old("old-idle", 0.95),
@@ -457,7 +457,7 @@ def own():
     mended = Pod("mended", minutes=0).plain(metric, (20, 1), (40, 0)).sidecar_fires(1, until=20)
     brief = Pod("brief", minutes=0).plain(metric, (4, 1), (56, 0))
     yield Scene(
-        "settings that are invalid", "SpecDecodeSettingsInvalid", at=(4, 9, 14, 28)
+        "settings that are invalid", "SpecDecodeSettingsInvalid", at=(3, 7, 14, 28)
     ).with_pods(wrong, mended, brief, Pod("valid").drafting(5, 0.8))
 
     sent, am = "specdec_alerts_sent_total", {"alertmanager": "am:9093"}

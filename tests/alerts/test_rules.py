@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-import yaml
 
 from scripts.alert_texts import alert_rules
 from sidecar.analysis.alerts import NO_ANSWER
@@ -13,7 +12,16 @@ from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
 from tests.alerts.pods import DAY, Pod
-from tests.alerts.scene import RULES, Scene, all_scenes, concerned, promtool, recorded, shipped
+from tests.alerts.scene import (
+    RULES,
+    Scene,
+    all_scenes,
+    concerned,
+    promtool,
+    recorded,
+    shipped,
+    shipped_groups,
+)
 from tests.alerts.scenes_health import scraped
 
 ALERTS = list(dict.fromkeys(rule["alert"] for rule in shipped() if "alert" in rule))
@@ -138,9 +146,12 @@ _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 
 def _without_its_left_end(match):
-    parts = re.findall(r"(\d+)([dhms])", match[1])
-    seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-    return f"[{1000 * seconds - 1}ms{match[2] or ''}]"
+    return f"[{1000 * seconds_of(match[1]) - 1}ms{match[2] or ''}]"
+
+
+def seconds_of(duration):
+    parts = re.findall(r"(\d+)([dhms])", duration)
+    return sum(int(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def in_prometheus_3(rules):
@@ -203,15 +214,53 @@ def test_alerts_without_their_recording_rules_say_so(tmp_path):
 
 def test_a_group_has_at_most_as_many_rules_as_mimir_accepts():
     """Mimir and Grafana Cloud refuse a group of more than 20 by default."""
-    groups = [
-        group
-        for name in ("recording.yaml", "alerts.yaml")
-        for group in yaml.safe_load((RULES / name).read_text())["groups"]
+    sizes = {group["name"]: len(group["rules"]) for group in shipped_groups()}
+    assert sizes
+    assert {name: size for name, size in sizes.items() if size > 20} == {}
+
+
+def intervals():
+    """How often the group of each rule is evaluated, in seconds."""
+    return [
+        (rule, seconds_of(group["interval"]))
+        for group in shipped_groups()
+        for rule in group["rules"]
     ]
-    assert groups
-    assert {
-        group["name"]: len(group["rules"]) for group in groups if len(group["rules"]) > 20
-    } == {}
+
+
+def test_each_for_ends_with_an_evaluation_of_its_group():
+    """Else the alert fires up to an interval later than the rule says."""
+    held = [(rule, seconds_of(rule["for"]), every) for rule, every in intervals() if "for" in rule]
+    assert held
+    assert [rule["alert"] for rule, seconds, every in held if seconds % every] == []
+
+
+def test_an_alert_without_a_for_is_evaluated_every_minute_at_least():
+    """So is the dead man's switch, which Alertmanager drops after four evaluations."""
+    at_once = [
+        (rule, every) for rule, every in intervals() if "alert" in rule and "for" not in rule
+    ]
+    assert at_once
+    assert [rule["alert"] for rule, every in at_once if every > 60] == []
+
+
+def test_an_outage_is_told_by_what_is_evaluated_as_often_as_its_page():
+    """It counts evaluations: with an older answer a page that cannot be read would be one."""
+    read = concerned(shipped(), Scene("any", "SpecDecodeVLLMDown", at=(0,)))
+    assert {every for rule, every in intervals() if rule in read} == {30}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("begun", [30, 31])
+def test_what_has_to_hold_for_a_quarter_of_an_hour_is_told_after_14_or_15_minutes(begun, tmp_path):
+    """At the pace of its group, which first sees it in minute 30 or, a minute late, in 32."""
+    name, seen = "SpecDecodePluginFailing", 30 + (begun > 30) * 2
+    (every,) = (every for rule, every in intervals() if rule.get("alert") == name)
+    labels = {"engine": "0", "state": "refused", "version": "1", "vllm_version": "0.32.0"}
+    pod = Pod("refused").plain("specdec_plugin_info", (begun, 0), (40, 1), **labels)
+    pod.sidecar_fires(**labels)
+    scene = Scene("refused", name, at=(seen + 13, seen + 14)).with_pods(pod)
+    passes(tmp_path, scene, every=f"{every}s")
 
 
 def test_the_rules_and_the_push_know_the_same_errors_that_may_mean_a_dead_vllm():

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from sidecar.settings import load_settings
 from tests.alerts.pods import DASHBOARDS, RUNBOOKS
-from tests.alerts.scene import RULES
+from tests.alerts.scene import RULE_FILES, RULES
 from tests.debian_servers import ready_server, running_prometheus, scraping
 
 PACE = 1 / 100  # factor for how long conditions have to hold
@@ -19,6 +19,7 @@ PACE = 1 / 100  # factor for how long conditions have to hold
 # does not interrupt them.
 INTERVAL = "1s"
 FASTER = (
+    (r"\[1h\] offset 23h30m\) >= 15$", "[30s] offset 5s) >= 5"),
     (r"\[(6m|5m|3m)\]", "[15s]"),
     (r"\[1h\]", "[30s]"),
     (r"\[24h\]", "[60s]"),
@@ -27,7 +28,6 @@ FASTER = (
     (r"\[25m:1m\]\) >= 3", "[15s:1s]) >= 3"),
     (r"\[10m:1m\]\) >= 10", "[15s:1s]) >= 10"),
     (r"offset 23h30m", "offset 5s"),
-    (r"\) >= 30$", ") >= 5"),
     (r"interval: (30s|1m)", f"interval: {INTERVAL}"),
     (r"interval: 2m", "interval: 2s"),
 )
@@ -124,14 +124,23 @@ def faster(text):
     return re.sub(r"(for: )(\d+)([smh])$", held, text, flags=re.MULTILINE)
 
 
+def unused():
+    """The patterns of ``FASTER`` that shorten nothing in the shipped rules any more."""
+    text, found = "\n".join((RULES / name).read_text() for name in RULE_FILES), []
+    for pattern, replacement in FASTER:
+        text, times = re.subn(pattern, replacement, text, flags=re.MULTILINE)
+        found += [] if times else [pattern]
+    return found
+
+
 @asynccontextmanager
 async def prometheus(http, directory, page_url, alertmanager_url):
     """Debian's Prometheus with the shipped rules at the fast pace."""
-    for name in ("recording.yaml", "alerts.yaml"):
+    for name in RULE_FILES:
         (directory / name).write_text(faster((RULES / name).read_text()))
     config = scraping(page_url.removeprefix("http://"), job="vllm", interval=INTERVAL)
     config["global"]["evaluation_interval"] = INTERVAL
-    config["rule_files"] = ["recording.yaml", "alerts.yaml"]
+    config["rule_files"] = list(RULE_FILES)
     alertmanagers = [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}]
     config["alerting"] = {"alertmanagers": alertmanagers}
     async with running_prometheus(http, directory, config) as running:

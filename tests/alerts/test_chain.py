@@ -10,7 +10,14 @@ import pytest
 from sidecar.app import running
 from specdec_tools.demo.scheduler import SimulatorOptions
 from specdec_tools.demo.server import SimulatedVllm
-from tests.alerts.chain_tools import Receivers, alertmanager, first, prometheus, settings_of
+from tests.alerts.chain_tools import (
+    Receivers,
+    alertmanager,
+    first,
+    prometheus,
+    settings_of,
+    unused,
+)
 from tests.alerts.pods import RUNBOOKS
 from tests.alerts.scene import shipped
 from tests.app.app_tools import traffic
@@ -19,6 +26,11 @@ COLD, MIXED, HOT = {0.0: 1}, {0.0: 7, 1.2: 3}, {1.2: 1}
 LOW, AT_TEMPERATURE = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature"
 TRAFFIC = {"concurrency": 6, "min_tokens": 16, "max_tokens": 64}
 SOURCES = (None, "sidecar")  # a label of what the sidecar sends itself
+
+
+def test_each_time_that_is_shortened_is_one_of_the_rules():
+    """Else a rule that has changed waits for minutes in the tests, and says nothing meanwhile."""
+    assert unused() == []
 
 
 @pytest.mark.slow

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -34,31 +36,16 @@ async def main(commit: str, pods: int, minutes: float) -> int:
     whole = await real_page(20)
     async with AsyncExitStack() as stack:
         old = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for name in _FILES:
-            command = ["git", "show", f"{commit}:alerts/{name}"]
-            shown = await asyncio.to_thread(
-                subprocess.run, command, check=True, capture_output=True
-            )
-            (old / name).write_bytes(shown.stdout)
+        await asyncio.to_thread(_write_rules_of, commit, old)
         text = "".join((rules / name).read_text() for rules in (RULES, old) for name in _FILES)
-        page, counters = calm(reduced(whole, text)), counters_of(whole)
-        begun = time.monotonic()
-
-        def body() -> bytes:
-            return later(page, counters, 1 + int(time.monotonic() - begun) / 20)
-
+        page = calm(reduced(whole, text))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        address = await stack.enter_async_context(serving(body))
-        config = scraping_pods(address, pods)
-        running: list[Prometheus] = []
-        for rules in (RULES, old, None):
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            await asyncio.to_thread(_write_rates, directory, page, pods)
-            files = [str(rules / name) for name in _FILES] if rules else []
-            own = config | {"rule_files": files}
-            running.append(
-                await stack.enter_async_context(running_prometheus(http, directory, own))
-            )
+        body = _growing(page, counters_of(whole))
+        config = scraping_pods(await stack.enter_async_context(serving(body)), pods)
+        running = [
+            await stack.enter_async_context(_with_rules(http, rules, config, page, pods))
+            for rules in (RULES, old, None)
+        ]
         await asyncio.sleep(_FIRST * 60)
         before, since = await _spent(http, running), time.monotonic()
         await asyncio.sleep(minutes * 60)
@@ -71,6 +58,36 @@ async def main(commit: str, pods: int, minutes: float) -> int:
         f" scraping alone {scraping:.3f} s; {missed:g} evaluations were missed"
     )
     return int(new > then or missed > 0)
+
+
+def _write_rules_of(commit: str, directory: Path) -> None:
+    for name in _FILES:
+        command = ["git", "show", f"{commit}:alerts/{name}"]
+        shown = subprocess.run(command, check=True, capture_output=True)
+        (directory / name).write_bytes(shown.stdout)
+
+
+def _growing(page: str, counters: set[str]) -> Callable[[], bytes]:
+    """The page as of each call of the result: its counters grow from now on."""
+    begun = time.monotonic()
+    return lambda: later(page, counters, 1 + int(time.monotonic() - begun) / 20)
+
+
+@asynccontextmanager
+async def _with_rules(
+    http: aiohttp.ClientSession,
+    rules: Path | None,
+    config: dict[str, Any],
+    page: str,
+    pods: int,
+) -> AsyncIterator[Prometheus]:
+    """A Prometheus with the rules of this directory, or without any, that knows each pod's rate."""
+    with tempfile.TemporaryDirectory() as name:
+        await asyncio.to_thread(_write_rates, Path(name), page, pods)
+        files = [str(rules / file) for file in _FILES] if rules else []
+        own = config | {"rule_files": files}
+        async with running_prometheus(http, Path(name), own) as running:
+            yield running
 
 
 async def _spent(http: aiohttp.ClientSession, running: list[Prometheus]) -> list[float]:

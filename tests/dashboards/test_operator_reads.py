@@ -22,6 +22,7 @@ BANDS, LINES = "Verdict: where, and since when", "Acceptance by temperature, wor
 
 
 GREY = "#6e7079"
+PINK = "#ff7383"
 UNKNOWN = ("1 of 2 pods", "unknown: pod missing", "#a352cc")
 
 
@@ -167,7 +168,7 @@ def read(tmp_path_factory):
             [("T 0", "0.45"), ("all", "0.45"), ("breaks even at, as measured", "0.269")],
         ),
         ("mixed", PAYS, [("1 of 1 pods", "low acceptance, not measured", "orange")]),
-        ("mixed-measured", PAYS, [("1 of 1 pods", "loses in part", "orange")]),
+        ("mixed-measured", PAYS, [("1 of 1 pods", "loses in part", PINK)]),
         ("half-measured", PAYS, [("1 of 1 pods", "low acceptance, not measured", "orange")]),
         ("idle", PAYS, [("1 of 1 pods", "too little data", GREY)]),
         ("idle-beside-plain", PAYS, [("1 of 1 pods", "too little data", GREY)]),

@@ -20,7 +20,8 @@ from tests.export import reports
 
 pytestmark = pytest.mark.servers
 
-TEXT = "document.getElementById('content').textContent"  # what is folded, too
+# What is folded, too, with spaces that no line breaks at as others.
+TEXT = r"document.getElementById('content').textContent.replace(/\u00a0/g, ' ')"
 GOOD = Verdict.NET_POSITIVE
 EVEN = Verdict.BREAK_EVEN
 BAD = Verdict.NET_NEGATIVE

@@ -215,7 +215,7 @@ def stopped():
     engines = Pod("engines").drafting(part, 0.8, requests=0).generating(0.6).fires(1.2, since=60)
     engines.drafting(part, 0.8, requests=0, engine="1").generating(0.6, engine="1")
     yield Scene(
-        "tokens but no drafts, where there were drafts before", STOPPED, at=(38, 58, 64)
+        "tokens but no drafts, where there were drafts before", STOPPED, at=(38, 57, 64)
     ).with_pods(
         Pod("off").drafting(off, 0.8).generating(10).fires(10 + REQUESTS / 60, since=60),
         Pod("vanished")

@@ -347,18 +347,22 @@ def _bucket(bucket: _Bucket, judged: Judgement, thresholds: Thresholds, hour: st
     )
 
 
+def _with_drafts(model: ModelReport) -> list[TemperatureReport]:
+    """The temperatures that have a row."""
+    return [one for one in model.temperatures if one.window.draft_tokens]
+
+
 def _heads(model: ModelReport, thresholds: Thresholds) -> str:
     """What is drawn in the columns of the rows; a narrow screen has no room for it."""
-    shown = [one for one in model.temperatures if one.window.draft_tokens]
+    shown = _with_drafts(model)
     judged = [model.judgement, *(one.judgement for one in shown)]
     marks = ""
     if any(one.basis is Basis.ACCEPTANCE for one in judged):
         low = percent(thresholds.acceptance_net_negative)
         marks = f"rule of thumb: {low}, {percent(thresholds.acceptance_break_even)}"
 
-    is_timed = any(one.speedup is not None or one.held is not None for one in shown)
-    if model.speed is not None and model.speed.in_force is not None:
-        is_timed = True
+    has_whole = model.speed is not None and model.speed.in_force is not None
+    is_timed = has_whole or any(one.speedup or one.held for one in shown)
     spread = "requests by acceptance rate"
     if is_timed:
         spread = "".join(f"<span>{end}</span>" for end in ("0.5", "1", "2"))
@@ -411,7 +415,7 @@ def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -
 
 def _split(model: ModelReport, thresholds: Thresholds, history: History, said: str) -> str:
     """A row for each temperature with drafts; without the notes that the row of all has."""
-    shown = [one for one in model.temperatures if one.window.draft_tokens]
+    shown = _with_drafts(model)
     above = f"{said} {' '.join(model_notes(model))}"
     rows = "".join(_at_temperature(one, model, thresholds, history, above) for one in shown)
     return rows or '<p class="facts">No drafts in the window.</p>'
@@ -445,7 +449,7 @@ def _drafts(model: ModelReport) -> str:
 
 def _legend(model: ModelReport, thresholds: Thresholds) -> str:
     """What the marks, points and histograms of the rows are."""
-    shown = [one for one in model.temperatures if one.window.draft_tokens]
+    shown = _with_drafts(model)
     lines = []
     if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
         low = percent(thresholds.acceptance_net_negative)

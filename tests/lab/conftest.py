@@ -171,7 +171,9 @@ async def settled(vllm: Lab, ours: Page) -> tuple[Samples, Samples]:
 
     That is, vLLM's counters and, by temperature, the plug-in's.
 
-    An idle engine notices a new sidecar with its next step, so it is given one.
+    An idle engine notices a new sidecar with its next step, so it is given one. Not for a server
+    that a command of ours has asked: its requests are in vLLM's counters and in no temperature. So
+    tests of the commands come last, in the order of their files' names.
     """
     body = {"model": "lab", "prompt": "draft", "max_tokens": 1, "temperature": 0}
     async with aiohttp.ClientSession() as http:

@@ -84,10 +84,10 @@ fuzz: ## fuzz the parsers, from the corpus and into it: make fuzz TARGETS=packet
 	@scripts/setup dev
 	@for target in $(TARGETS); do $(BIN)/python -m tests.fuzz $$target -max_total_time=60 $(ARGS) || failed=1; done; [ -z "$$failed" ]
 
-screenshots: ## take the screenshots of the page
+screenshots: ## take the README's pictures of the page, from the demo
 	@scripts/setup dev
 	@scripts/debian-tools chromium
-	$(BIN)/pytest -q tests/export/page --screenshots docs/screenshots
+	$(BIN)/pytest -q -m slow tests/export/page/test_demo.py --screenshots docs/screenshots
 
 lock: ## update the lock files
 	@scripts/setup dev

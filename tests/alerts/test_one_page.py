@@ -346,6 +346,7 @@ def test_an_outage_pages_once_and_in_time(situation):
     assert situation.start < minute <= situation.start + situation.within
 
 
+@pytest.mark.slow
 @pytest.mark.servers
 def test_a_cluster_pages_for_itself():
     """Two clusters with the same bad rollout are two groups of people, and one page each."""

@@ -35,7 +35,7 @@ def passes(directory, scene, rules=None, **scraped):
     assert failed is None, failed
 
 
-QUICK = 300  # minutes of pods: what promtool does in three seconds
+QUICK = 200  # minutes of pods: what promtool does in two seconds
 
 
 def quickest(scenes):
@@ -51,15 +51,20 @@ def quickest(scenes):
 QUICKEST = quickest(all_scenes())
 ALL_TAKE_LONG = {  # alerts that only the slow tests have a scene of
     "SpecDecodeAcceptanceLowAcrossPods",
+    "SpecDecodeAcceptanceP10Low",
+    "SpecDecodeAcceptanceRegressed",
     "SpecDecodeBreakEven",
     "SpecDecodeCoverageLow",
+    "SpecDecodeKVCachePressure",
     "SpecDecodeLatencyGapWide",
+    "SpecDecodeMixedWorkload",
     "SpecDecodeModelGone",
     "SpecDecodeNetNegative",
     "SpecDecodeNotSpeculating",
     "SpecDecodeStopped",
     "SpecDecodeVLLMNeverUp",
     "SpecDecodeVLLMRestarting",
+    "SpecDecodeVLLMUnstable",
 }
 
 
@@ -309,6 +314,7 @@ def is_silent(directory, name, pods, reads=()):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.servers
 def test_a_healthy_fleet_is_silent(tmp_path):
     """Two pods that speculate, one that has just begun, and a plain one.

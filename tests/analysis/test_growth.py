@@ -8,6 +8,7 @@ import pytest
 from sidecar.analysis.split.comparison import Compared
 from sidecar.analysis.split.growth import Growth
 from sidecar.analysis.split.standing import Event, Standing, after
+from tests.marks import slow
 
 AGREED, STRAYED, SILENT = Event.AGREED, Event.STRAYED, Event.FELL_SILENT
 
@@ -358,7 +359,9 @@ def test_one_that_waits_agrees_however_seldom_it_reports():
     assert said[15] is AGREED
 
 
-@pytest.mark.parametrize("standing", list(Standing))
+@pytest.mark.parametrize(
+    "standing", [Standing.WAITS, *(slow(one) for one in Standing if one is not Standing.WAITS)]
+)
 def test_what_is_kept_of_a_life_is_bounded_however_long_it_waits(standing):
     """As a neighbour's beside an idle vLLM."""
     growth = Growth(NOTHING)

@@ -50,7 +50,7 @@ def curves():
 @pytest.mark.parametrize(
     "cell",
     [
-        Cell(8, 20, 64, is_warm=False),
+        slow(Cell(8, 20, 64, is_warm=False)),
         Cell(8, 1900, 64, is_warm=True),
         Cell(8, 1900, 64, is_warm=False),
         Cell(1, 1900, 64, is_warm=False),

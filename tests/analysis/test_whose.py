@@ -709,6 +709,7 @@ def test_a_life_of_the_vllm_before_is_not_taken_for_one_of_the_next_by_a_clock_s
     assert shown(server) == 300
 
 
+@pytest.mark.slow
 @IDS
 def test_a_plug_in_that_misses_drafts_is_withheld_and_comes_back_when_it_has_them(
     server_id,

@@ -359,12 +359,12 @@ def steps(examples):
 
 
 TestWhose = Whose.TestCase
-TestWhose.settings = steps(12)
+TestWhose.settings = steps(5)
 
 
 @pytest.mark.slow
 def test_many_more_orders():
-    """As ``TestWhose``, ten times as long."""
+    """As ``TestWhose``, thirty times as long."""
     run_state_machine_as_test(Whose, settings=steps(150))
 
 

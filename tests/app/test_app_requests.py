@@ -41,7 +41,7 @@ async def test_the_split_is_vllms_own_count_to_the_token_and_restarts_with_vllm_
         await page.until(lambda samples: samples.sum("specdec_request_acceptance_ratio_count"), 40)
 
         async def is_whole():
-            """Of what grows: a report that was later than vLLM's page tells none of it until then."""
+            """A report that was later than vLLM's page counts from there on alone."""
             await work(vllm, 1)
             return (await page()).sum("specdec_request_coverage_ratio") == 1
 

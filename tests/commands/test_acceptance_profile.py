@@ -79,6 +79,7 @@ def replayed_length(rates):
     return 1 + accepted / REPLAYED
 
 
+@pytest.mark.slow
 async def test_a_benchmark_with_the_rates_has_the_lengths_of_production(finished, socket_path):
     """Within 2 %, at each temperature and for all, as the engine's own requests count them."""
     steps = defaultdict(Counts)  # by temperature: accepted tokens of each verification step

@@ -69,6 +69,7 @@ def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
     assert len(measured.drafted) == 1
 
 
+@pytest.mark.slow
 async def test_behind_the_rust_frontend_a_load_is_measured_until_something_is_drafted(
     finished, tmp_path
 ):

@@ -105,35 +105,3 @@ async def test_the_demo_tells_milliseconds_and_finds_greedy_drafting_until_it_is
         await until(bad_endings, set(), seconds=60, pause=0.2)
         process.send_signal(signal.SIGINT)
         await process.communicate()
-
-
-@pytest.mark.slow
-async def test_the_demo_tells_its_story(program):
-    """It pays, T 1 comes and loses with a remedy, and after a restart with that T 1 gains."""
-    address = f"127.0.0.1:{free_port()}"
-    arguments = {"SPECDEC_LISTEN": address, "TMPDIR": "/tmp"}
-
-    async def told():
-        """The verdict at each temperature that has one, and what to paste."""
-        with suppress(aiohttp.ClientConnectionError):
-            status = await Page(f"http://{address}").status()
-            for model in status["models"]:
-                verdicts = {
-                    part["temperature"]: part["judgement"]["verdict"]
-                    for part in model["temperatures"]
-                    if part["judgement"]["verdict"] not in ("insufficient_data", "break_even")
-                }
-                options = [one["option"] for one in model["explanations"] if one["option"]]
-                return verdicts, any("probabilistic" in option for option in options)
-        return None
-
-    async with program("demo", **arguments) as process:
-        for verdicts, has_remedy in (
-            ({"0": "net_positive"}, False),
-            ({"0": "net_positive", "0.7-1": "net_negative"}, True),
-            ({"0": "net_positive", "0.7-1": "net_positive"}, False),
-        ):
-            await until(told, (verdicts, has_remedy), seconds=120, pause=0.2)
-        process.send_signal(signal.SIGINT)
-        out, _ = await process.communicate()
-    assert [line for line in out.decode().splitlines() if " UTC  " in line]

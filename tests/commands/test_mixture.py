@@ -202,6 +202,7 @@ async def test_a_mix_without_two_weighted_temperatures_is_refused(finished, mix)
     assert "--mix" in err
 
 
+@pytest.mark.slow
 async def test_the_command_measures_only_the_mix_unless_temperatures_are_given(finished):
     async with simulated() as vllm:
         code, out, err = await finished(

@@ -88,6 +88,7 @@ async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_p
     assert [level["metrics"]["requests"] for level in shown["levels"]] == [8] * 4
 
 
+@pytest.mark.slow
 async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     """The exit code and the JSON say that it is incomplete."""
     async with simulated() as vllm:
@@ -115,6 +116,7 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     assert 0 < result["levels"][0]["metrics"]["requests"] < 5000
 
 
+@pytest.mark.slow
 async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_a_full_disk_loses_nothing(
     finished, tmp_path
 ):

@@ -34,6 +34,7 @@ def test_of_a_thousand_pairs_without_a_difference_at_most_five_percent_are_calle
     assert results.count("no_difference_shown") >= 0.95 * NULL_PAIRS
 
 
+@pytest.mark.slow
 def test_eight_rounds_in_turns_show_what_two_sweeps_cannot():
     """A machine that wanders by 3 % a round, and a server that is 10 % slower.
 
@@ -47,6 +48,7 @@ def test_eight_rounds_in_turns_show_what_two_sweeps_cannot():
     assert nothing.count("no_difference_shown") <= 0.7 * len(nothing)
 
 
+@pytest.mark.slow
 def test_a_difference_below_one_percent_is_not_claimed_however_clear():
     """Nobody would act on it."""
     for seed in range(5):
@@ -135,6 +137,7 @@ def test_what_the_numbers_are_is_said_where_servers_took_turns():
         assert (note in compare(*pair, names=("A", "B")).notes) == is_said
 
 
+@pytest.mark.slow
 async def test_json_has_the_comparison(finished):
     fast = SimulatorOptions(speed=8)
     async with HttpVllm(fast) as one, HttpVllm(fast) as other:

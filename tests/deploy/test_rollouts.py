@@ -167,15 +167,15 @@ TOKEN = "time-per-output-token"
         (Version(slower=1.06), ALL_FINE | {TOKEN: WORSE}),
         slow(Version(slower=0.8), ALL_FINE),
         slow(Version(first_token=0.23), ALL_FINE | {"time-to-first-token": WORSE}),
-        (Version(broken=0.2), ALL_FINE | {"broken-endings": WORSE}),
+        slow(Version(broken=0.2), ALL_FINE | {"broken-endings": WORSE}),
         slow(Version(preempted=0.3), ALL_FINE | {"preemptions": WORSE}),
         # more hot requests accept less, and are no fault of the version
         slow(Version(requests={"0": 5, "0.7-1": 30}), ALL_FINE),
-        (Version(requests={"0": 30, "0.7-1": 6}, slower=1.12), ALL_FINE | {TOKEN: WORSE}),
+        slow(Version(requests={"0": 30, "0.7-1": 6}, slower=1.12), ALL_FINE | {TOKEN: WORSE}),
         # another load in each stratum, of which the canary makes more tokens at the slower one
         slow(Version(tokens={"5-8": 6000, "9-16": 12_000}), ALL_FINE),
         slow(Version(tokens={"5-8": 6000, "9-16": 12_000}, slower=1.12), ALL_FINE | {TOKEN: WORSE}),
-        (Version(context=None), ALL_FINE),
+        slow(Version(context=None), ALL_FINE),
     ],
 )
 def test_a_canary_is_judged_at_the_same_load_and_temperatures(tmp_path, canary, expected):
@@ -270,6 +270,7 @@ def test_a_canary_that_died_or_has_no_requests_any_more_has_no_verdict(tmp_path,
     assert verdicts(tmp_path, rollout(Version(**end))) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("per_minute", "is_known"), [(1.2, False), (10, True)])
 def test_no_broken_ending_among_few_requests_is_no_certainty(tmp_path, per_minute, is_known):
     """Of 72 requests without one, four of a hundred may still end so."""
@@ -279,6 +280,7 @@ def test_no_broken_ending_among_few_requests_is_no_certainty(tmp_path, per_minut
     assert ("broken-endings" in found) == is_known
 
 
+@pytest.mark.slow
 def test_three_versions_are_not_compared(tmp_path):
     """During an interrupted rollout nobody knows which of the others is the reference."""
     inputs = rollout(Version()) + series("third", Version(), PAST)

@@ -197,7 +197,7 @@ _FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(_FRAGMENTS, max_size=60).map("".join))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_both_ways_of_reading_agree_on_any_text(text):
     """A page read again and again gives what the line reader alone gives, or its error."""
     body = f"{TYPE}\n{RUNNING}\n{text}\n".encode()

@@ -288,7 +288,7 @@ _LABELS = st.dictionaries(
 
 
 @given(st.lists(st.tuples(_NAMES, _LABELS, _SAMPLE_VALUES), max_size=25))
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_whatever_labels_and_values_a_page_has_only_page_errors_are_raised(samples):
     """And what is read is finite, sorted and not negative."""
     lines = [

@@ -2,10 +2,12 @@
 
 It needs ``make lab`` to have run. Eight requests run all the time, while a sidecar with
 ``probe.interval`` and one without it watch vLLM in turns. Each pair of turns gives the change of
-the time per token; what is told is their mean, and the upper end of its 95 % interval. No request
-may have been sent meanwhile. Then vLLM is idle, and three requests tell how long one takes: in a
-vLLM that has work again just then, it costs no more than that, once in the least interval. A pair
-takes three minutes.
+the time per token and of the sidecar's CPU time; what is told is their mean, and the upper end of
+its 95 % interval. No request may have been sent meanwhile, so that only the sidecar's CPU time is
+left to slow a step: it is known far more exactly than the time per token, which differs by percents
+from turn to turn. Then vLLM is idle, and three requests tell how long one takes: in a vLLM that has
+work again just then, it costs no more than that, once in the least interval. A pair takes three
+minutes.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.table import Row, report
@@ -28,35 +31,47 @@ MOST_COST = 0.2  # percent
 PROBED = {"probe__interval": f"{PROBED_AFTER}s"}
 
 
-async def time_per_token(vllm, **settings):
-    """Of a running request, in seconds; and how many requests the sidecar has sent meanwhile."""
+@dataclass(frozen=True)
+class Turn:
+    """What a sidecar took of a vLLM's time."""
+
+    seconds: float  # per token of a running request
+    cpu: float  # of the sidecar's own process, cores
+    sent: float  # requests
+
+
+async def turn(vllm, **settings):
     async with sidecar(vllm, **settings) as ours:
         await page_until(ours, lambda page: page.up)
         await asyncio.sleep(SETTLED)
-        before, begun = await generated(vllm), time.monotonic()
+        before, cpu, begun = await generated(vllm), await cpu_seconds(ours), time.monotonic()
         await asyncio.sleep(TURN)
-        after, ended = await generated(vllm), time.monotonic()
+        after, now, ended = await generated(vllm), await cpu_seconds(ours), time.monotonic()
         sent = (await ours()).sum("specdec_probes_total")
-    return RUNNING * (ended - begun) / (after - before), sent
+
+    took = ended - begun
+    return Turn(seconds=RUNNING * took / (after - before), cpu=(now - cpu) / took, sent=sent)
+
+
+async def cpu_seconds(ours):
+    return (await ours()).sum("process_cpu_seconds_total")
 
 
 async def generated(vllm):
     return (await Page(vllm.url)()).sum("vllm:generation_tokens_total")
 
 
-async def changes(vllm, pairs):
-    """Of the time per token by the probe, in percent, one a pair; and how many were sent."""
-    found, sent = [], 0.0
+async def pairs_of_turns(vllm, pairs):
+    """Each without the probe and with it."""
+    found = []
     async with long_requests(vllm.url, count=RUNNING, tokens=TOKENS):
-        await time_per_token(vllm)  # warms up
+        await turn(vllm)  # warms up
         for number in range(pairs):
-            turns = [PROBED, {}] if number % 2 else [{}, PROBED]
-            seconds = {}
-            for settings in turns:
-                seconds[bool(settings)], more = await time_per_token(vllm, **settings)
-                sent += more
-            found.append(100 * (seconds[True] / seconds[False] - 1))
-    return found, sent
+            by_probe = {}
+            for settings in [PROBED, {}] if number % 2 else [{}, PROBED]:
+                by_probe[bool(settings)] = await turn(vllm, **settings)
+            found.append((by_probe[False], by_probe[True]))
+    return found
 
 
 async def seconds_of_one(vllm):
@@ -74,17 +89,25 @@ async def seconds_of_one(vllm):
     return longest
 
 
-def rows(found, sent, seconds):
-    mean = statistics.mean(found)
-    upper = mean + 2 * statistics.stdev(found) / len(found) ** 0.5
+def of_the_probe(what, changes):
+    """The mean of the changes, in percent, and the upper end of its 95 % interval."""
+    mean = statistics.mean(changes)
+    upper = mean + 2 * statistics.stdev(changes) / len(changes) ** 0.5
+    measured = f"{mean:+.3f} % in {len(changes)} pairs of {TURN} s"
+    return Row(what, measured, upper, at_most=MOST_COST, unit="%")
+
+
+def rows(found, seconds):
+    sent = sum(probed.sent for _, probed in found)
     share = 100 * seconds / PROBED_AFTER
     yield Row(f"requests sent while {RUNNING} run", f"{len(found)} turns", sent, at_most=0)
-    yield Row(
+    yield of_the_probe(
         f"time per token at {RUNNING} running, upper 95 %",
-        f"{mean:+.2f} % in {len(found)} pairs of {TURN} s",
-        upper,
-        at_most=MOST_COST,
-        unit="%",
+        [100 * (probed.seconds / plain.seconds - 1) for plain, probed in found],
+    )
+    yield of_the_probe(
+        "CPU time of the sidecar, of a core, upper 95 %",
+        [100 * (probed.cpu - plain.cpu) for plain, probed in found],
     )
     yield Row(
         f"the longest of three, once in {PROBED_AFTER} s",
@@ -100,8 +123,8 @@ async def main(pairs):
         vllm = Lab("draft_model", folder=Path(folder))
         try:
             await vllm.start()
-            found, sent = await changes(vllm, pairs)
-            return report(rows(found, sent, await seconds_of_one(vllm)))
+            found = await pairs_of_turns(vllm, pairs)
+            return report(rows(found, await seconds_of_one(vllm)))
         finally:
             vllm.kill()
 

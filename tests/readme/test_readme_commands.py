@@ -16,6 +16,7 @@ from specdec_tools.measuring.sweep_result import encode
 from tests.app.app_tools import running_sidecar, traffic
 from tests.commands.sweep_tools import generated_level, sweep_of
 from tests.demo.http_vllm import HttpVllm
+from tests.marks import slow
 
 ROOT = Path(__file__).parents[2]
 # Run elsewhere: `make test` runs this test, and the others need a real vLLM (tests/lab).
@@ -120,7 +121,13 @@ def test_the_readme_has_commands():
     assert {"make demo", "make test"} <= set(commands())
 
 
-@pytest.mark.parametrize("line", [line for line in commands() if here(line)])
+def by_its_cost(line):
+    """A command that measures takes seconds."""
+    measures = any(word in line for word in (" baseline ", " sweep ", " record "))
+    return slow(line) if measures else line
+
+
+@pytest.mark.parametrize("line", [by_its_cost(line) for line in commands() if here(line)])
 async def test_command_works(line, tmp_path, folder):
     if "replay" in line:
         (tmp_path / "recording").symlink_to(ROOT / "tests" / "data" / "levels" / "k3")

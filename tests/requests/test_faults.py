@@ -14,6 +14,7 @@ from specdec_tools.demo.scheduler import SimulatorOptions
 from specdec_tools.demo.traffic import MIXED, Traffic, TrafficOptions
 from tests.app.app_tools import sidecar_settings
 from tests.demo.http_vllm import HttpVllm
+from tests.marks import slow
 from tests.page import Page
 from tests.waiting import START_SECONDS
 
@@ -35,7 +36,7 @@ async def suspended(processes, start, drafted):
     processes[-1].send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("fault", [killed_under_load, suspended])
+@pytest.mark.parametrize("fault", [killed_under_load, slow(suspended)])
 async def test_totals_by_temperature_are_right_after(fault, program, socket_path, eventually):
     truth = Counter()
 

@@ -193,6 +193,7 @@ async def test_a_checklist_fits_a_phone(browser):
         assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+@pytest.mark.slow
 async def test_what_is_drawn_in_the_rows_is_said_above_them(browser):
     """The axis of the speedups or, without one, the marks of the rule of thumb."""
     heads = (
@@ -207,6 +208,7 @@ async def test_what_is_drawn_in_the_rows_is_said_above_them(browser):
         assert said == "last hour rule of thumb: 50%, 65% requests by acceptance rate"
 
 
+@pytest.mark.slow
 async def test_what_to_do_about_a_fault_is_in_the_box_of_the_remedies(browser):
     judged = reports.judgement(BAD, 0.01, has_collapsed=True)
     collapsed = reports.model(reports.temperature("0", BAD, 0.01, 1.0), judgement=judged)
@@ -217,6 +219,7 @@ async def test_what_to_do_about_a_fault_is_in_the_box_of_the_remedies(browser):
         )
 
 
+@pytest.mark.slow
 async def test_a_fold_stays_open_while_the_page_renews_itself(browser):
     async with served(mixed()) as site, browser() as tab:
         await tab.open(site.url)
@@ -247,6 +250,7 @@ async def test_a_click_copies_the_whole_configuration(browser, pictures):
         assert tab.complaints() == []
 
 
+@pytest.mark.slow
 async def test_a_latency_stays_on_its_line_within_its_panel(browser):
     bounds = reports.by_bucket(*[(0.1, 0.15)] * 4)
     latencies = {Phase.TTFT: reports.latency(10.0), Phase.QUEUE: bounds}
@@ -266,6 +270,7 @@ OLD = "getComputedStyle(document.querySelector('.clock'), '::after').visibility"
 FADED = "getComputedStyle(document.querySelector('.answer')).opacity"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_script", [True, False])
 async def test_a_page_that_is_not_renewed_looks_old(browser, has_script):
     """Also without script, where nothing but the style sheet tells."""

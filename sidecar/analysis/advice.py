@@ -66,12 +66,14 @@ class Advice:
     """How many tokens to draft: one number for all loads, and one for each load if that varies.
 
     ``schedule`` is vLLM's ``num_speculative_tokens_per_batch_size``: first and last number of
-    running requests, and draft tokens.
+    running requests, and draft tokens. ``fitting`` is the number of draft tokens, where by time no
+    other one would save what is worthwhile; None where that is not known.
     """
 
     tokens: TokensAdvice | None = None
     schedule: tuple[tuple[int, int, int], ...] = ()
     can_schedule: bool = False  # whether vLLM is known to follow one with this method
+    fitting: int | None = None
 
 
 def advise(
@@ -99,19 +101,27 @@ def advise(
         return Advice(schedule=entries, can_schedule=evidence.can_schedule)
 
     tokens = None
+    fitting = None
     if evidence.costs is not None:
         was_advised = before is not None and before.tokens is not None
         worthwhile = thresholds.worthwhile / 2 if was_advised else thresholds.worthwhile
         recent = emitted_rates(evidence.window.position_rates, evidence.emitted_share)
         tokens = timed_advice(recent, evidence.costs, worthwhile)
+        fitting = len(recent) if fits(recent, evidence.costs, worthwhile) else None
 
-    # by time, fewer tokens would have been advised
+    # by time, fewer tokens would have been advised; or it is known that more would not help
     is_by_time = evidence.costs is not None
-    if tokens is None and not (is_by_time and wanted is Direction.FEWER):
+    is_refuted = fitting is not None or (is_by_time and wanted is Direction.FEWER)
+    if tokens is None and not is_refuted:
         least = thresholds.acceptance_fewer_tokens
         tokens = tokens_advice(judged.rate or 0.0, rates, wanted, least=least)
 
-    return Advice(tokens=tokens, schedule=entries, can_schedule=evidence.can_schedule)
+    return Advice(
+        tokens=tokens,
+        schedule=entries,
+        can_schedule=evidence.can_schedule,
+        fitting=None if entries else fitting,
+    )
 
 
 def emitted_rates(rates: Sequence[float], emitted_share: float | None) -> tuple[float, ...]:
@@ -167,11 +177,8 @@ def timed_advice(
     Also None if their number varies: rates out of all drafts, as vLLM's counters give, say nothing
     about shorter ones.
     """
-    if not rates or costs.drafted < len(rates) - _VARIES:
-        return None
-
-    seconds = token_seconds(rates, costs)
-    if min(seconds) > (1 - worthwhile) * seconds[-1]:
+    seconds = _comparable(rates, costs)
+    if not seconds or min(seconds) > (1 - worthwhile) * seconds[-1]:
         return None
 
     best = seconds.index(min(seconds))
@@ -182,6 +189,27 @@ def timed_advice(
         best_seconds=seconds[best],
         now_seconds=seconds[-1],
     )
+
+
+def fits(rates: Sequence[float], costs: StepCosts, worthwhile: float) -> bool:
+    """Whether no other number of draft tokens would save ``worthwhile`` of the time per token.
+
+    For fewer, the rates tell. A further token is accepted at most as often as the last one, so
+    with more a token takes no less than now, or than a draft token's time / that rate.
+    """
+    seconds = _comparable(rates, costs)
+    if not seconds:
+        return False
+    saved = (1 - worthwhile) * seconds[-1]
+    each = costs.step(1) - costs.step(0)
+    return min(seconds) > saved and each > saved * min(rates)
+
+
+def _comparable(rates: Sequence[float], costs: StepCosts) -> list[float]:
+    """The seconds per token by number of draft tokens; empty if unknown, or if it varies."""
+    if not rates or costs.drafted < len(rates) - _VARIES:
+        return []
+    return token_seconds(rates, costs)
 
 
 def schedule(

@@ -25,7 +25,7 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import advised
 from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.advice import THEN_RESTART
+from sidecar.wording.advice import THEN_RESTART, fitting_sentence
 from sidecar.wording.answer import effect, is_unclear, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
 from sidecar.wording.notes import judgement_note, model_notes
@@ -199,7 +199,7 @@ def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:
 def _folds(model: ModelReport, told: Sequence[Explanation], thresholds: Thresholds) -> str:
     """What is asked for after the answer, by question."""
     contents = (
-        ("Why, and what to expect", _why(told)),
+        ("Why, and what to expect", _why(told, fitting_sentence(model.advice))),
         ("By temperature, in numbers", _numbers(model)),
         ("By load and by context", f"{_speed(model)}{_contexts(model)}"),
         ("Requests with a lower acceptance rate", _lower(model)),
@@ -272,10 +272,14 @@ def _outputs(model: ModelReport) -> str:
     return f'<p class="facts">{said} {link}</p>'
 
 
-def _why(told: Sequence[Explanation]) -> str:
-    """The findings: of the first remedy, which is under the answer, what to expect of it."""
+def _why(told: Sequence[Explanation], fits: str) -> str:
+    """The findings: of the first remedy, which is under the answer, what to expect of it.
+
+    Then what ``fits``, if that is known.
+    """
     first = _first_remedy(told)
     items = "".join(f"<li>{_finding(one, is_told=one is first)}</li>" for one in told)
+    items += f"<li>{marked(fits)}</li>" if fits else ""
     return f'<ul class="notes">{items}</ul>' if items else ""
 
 

@@ -19,6 +19,7 @@ from sidecar.export.declaration import ReportView
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
 from sidecar.findings.finding import advised
+from sidecar.wording.advice import fitting_sentence
 from sidecar.wording.answer import Answer, answer, tone_of
 from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
@@ -80,16 +81,14 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     ]
 
     says = None if model.checklist is None else checklist_text(model.checklist)
-    replies = [
-        sentence for sentence in (change_sentence(model), endings_sentence(model)) if sentence
-    ]
+    said = [fitting_sentence(model.advice), change_sentence(model), endings_sentence(model)]
 
     return {
         **_judged(model, model.judgement.evidence.window),
         "engines": [_judged(one, one.judgement.evidence.window) for one in model.engines],
         "pressure": [[one.name, one.number, one.beside] for one in tiles(model)],
         "checklist_text": as_json(says),
-        "notes": [*model_notes(model), *replies, *no_split, *hints(model), *made],
+        "notes": [*model_notes(model), *filter(None, said), *no_split, *hints(model), *made],
         "explanations": as_json(tuple(explanations(model))),
         "tables": tables(model),
         "temperatures": temperatures,

@@ -72,7 +72,7 @@ def _cost(tokens: TokensAdvice) -> float:
 # -------------------------------------------------------------------------------------------------
 
 _BY_TIME: Final = (
-    "The time per token follows from the acceptance rate by position and the measured step times."
+    "These times follow from the acceptance rate by position and the measured step times."
 )
 _BY_ACCEPTANCE: Final = (
     "How much time it saves is known once there is a speedup, which needs a baseline."

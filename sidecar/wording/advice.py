@@ -5,6 +5,7 @@ from typing import Final
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 
 THEN_RESTART: Final = "Then restart vLLM."  # after what was pasted
+_IN_STEPS: Final = "in steps that prefill nothing"
 
 
 def schedule_sentence(advice: Advice) -> str:
@@ -58,10 +59,20 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
     if tokens.direction is Direction.NONE:
         how = "only at lower loads (num_speculative_tokens_per_batch_size)"
         how = how if advice.can_schedule else "with fewer requests"
-        text = f"At this load a token takes {best} without speculation and {now} with it"
-        return f"{text}: speculate {how}, or not at all."
+        text = f"about {best} per token without speculation and {now} with it at this load"
+        return f"{_IN_STEPS[:1].upper()}{_IN_STEPS[1:]}, {text}: speculate {how}, or not at all."
 
     return (
-        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: in steps that"
-        f" prefill nothing, about {best} per token instead of {now} at this load."
+        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: {_IN_STEPS}, about"
+        f" {best} per token instead of {now} at this load."
+    )
+
+
+def fitting_sentence(advice: Advice | None) -> str:
+    """That the number of draft tokens is right; empty where that is not known."""
+    if advice is None or advice.fitting is None:
+        return ""
+    return (
+        f"num_speculative_tokens {advice.fitting} fits: by the measured step times, neither fewer"
+        " nor more would save time worth a change at this load."
     )

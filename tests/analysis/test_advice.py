@@ -12,6 +12,7 @@ from sidecar.analysis.advice import (
     TokensAdvice,
     advise,
     emitted_rates,
+    fits,
     schedule,
     timed_advice,
     token_seconds,
@@ -111,6 +112,17 @@ def test_by_time_the_number_of_tokens_that_takes_the_least_is_advised(
     assert (advice.best_seconds, advice.now_seconds) == pytest.approx(seconds, rel=0.01)
 
 
+@pytest.mark.parametrize(("name", "fitting"), [("EAGLE-3", 4), ("EAGLE-1", 3)])
+def test_a_number_fits_if_by_its_own_run_neither_fewer_nor_more_can_save_what_is_worthwhile(
+    name, fitting
+):
+    """The published runs at other numbers agree: none was 3 % faster."""
+    table = TABLES[name]
+    found = [k for k in table if fits(rates(table, k), costs(table, k), 0.03)]
+    assert found == [fitting]
+    assert min(tpot for _, tpot in table.values()) > 0.97 * table[fitting][1]
+
+
 def test_a_token_is_never_accepted_more_often_than_the_one_before_it():
     """With a schedule, the rates of later positions are of other requests."""
     assert token_seconds([0.5, 0.8, 0.3], load(0.02)) == token_seconds([0.5, 0.5, 0.3], load(0.02))
@@ -126,6 +138,8 @@ def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
     """vLLM divides accepted tokens by position by all drafts, even those without that position."""
     varying = load(0.030, drafted=2.2)
     assert timed_advice([0.6, 0.3, 0.1], varying, 0.03) is None
+    assert not fits([0.8, 0.5, 0.1], load(0.0184, drafted=2.2), 0.03)
+    assert fits([0.8, 0.5, 0.1], load(0.0184), 0.03)
     assert schedule([0.6, 0.3, 0.1], {1: varying, 2: CHEAP}) == []
 
 
@@ -288,6 +302,26 @@ def test_where_time_advises_no_fewer_tokens_acceptance_may_advise_more_but_not_f
     """Time knows what a draft token costs, and no rate below the rule of thumb refutes it."""
     tokens = advice_on(evidence(rate, costs=CHEAP, accepted_per_position=(900, 850, 800))).tokens
     assert (tokens and tokens.direction) is direction
+
+
+def test_more_tokens_are_not_advised_by_acceptance_where_time_says_that_they_cannot_help():
+    """A token that is accepted as often as the last one would cost what it gives."""
+    dear = evidence(0.85, costs=load(0.0295), accepted_per_position=(900, 850, 800))
+    assert advice_on(dear) == Advice(fitting=3)
+    cheap = evidence(0.85, costs=CHEAP, accepted_per_position=(900, 850, 800))
+    assert advice_on(cheap).fitting is None
+    untimed = evidence(0.85, accepted_per_position=(900, 850, 800))
+    assert advice_on(untimed).fitting is None
+
+
+def test_where_another_number_fits_at_another_load_none_is_said_to_fit():
+    """The schedule is the advice."""
+    accepted = window(0.6, accepted_per_position=(800, 500, 100))
+    how = Speculation("eagle3", 3)
+    one = Evidence(window=accepted, costs=load(0.0184), speculation=how)
+    assert advice_on(one).fitting == 3
+    loads = {4: CHEAP, 8: load(0.05)}
+    assert advice_on(replace(one, costs_by_load=loads)).fitting is None
 
 
 @pytest.mark.parametrize(

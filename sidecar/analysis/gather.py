@@ -129,8 +129,9 @@ def _nothing_yet(counts: bool) -> EngineSpeed:  # noqa: FBT001 - whether a plug-
 
 def _without_misleading_rate(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:
     """Removes the break-even acceptance rate if vLLM counts draft tokens that it never verified."""
-    is_adaptive = speculation is not None and speculation.adaptive_verification
-    return replace(speed, break_even_acceptance=None) if is_adaptive else speed
+    if speculation is None or not speculation.adaptive_verification:
+        return speed
+    return replace(speed, break_even_acceptance=None, break_even_error=None)
 
 
 # -------------------------------------------------------------------------------------------------

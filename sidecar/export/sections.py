@@ -32,7 +32,7 @@ from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.pressure import gap_text, tiles
-from sidecar.wording.speed import CONTEXTS, context_rows, plus_minus
+from sidecar.wording.speed import CONTEXTS, break_even_sentence, context_rows, plus_minus
 from sidecar.wording.tables import (
     LOWER,
     OTHER_PRICES,
@@ -532,35 +532,31 @@ def _lower(model: ModelReport) -> str:
 
 
 def _speed(model: ModelReport) -> str:
-    """Times per token by load; empty without a baseline."""
-    if model.speed is None or not any(load.plain_seconds for load in model.loads):
+    """TPOT by load; empty without a baseline."""
+    if model.speed is None or not any(load.plain_tpot_seconds for load in model.loads):
         return ""
-
-    break_even = model.speed.break_even_acceptance
-    if break_even is None:
-        least = ""
-    elif break_even <= 1:
-        least = f"Break-even acceptance rate at this load: {percent(break_even)}."
-    else:
-        least = "No acceptance rate breaks even at this load."
 
     rows = [
         (
             load.running,
-            _time(load.actual_seconds, "no traffic"),
-            _time(load.plain_seconds, "not measured"),
+            _time(load.tpot_seconds, "no traffic"),
+            _time(load.plain_tpot_seconds, "not measured"),
         )
         for load in model.loads
     ]
     table = _table(("requests running", "with speculation", "without (baseline)"), rows)
-    return f'<h3>Time per token by load</h3>{table}<p class="facts">{least}</p>'
+    said = f"The mean of all tokens after a request's first. {break_even_sentence(model.speed)}"
+    return f'<h3>Mean TPOT by load</h3>{table}<p class="facts">{said.rstrip()}</p>'
 
 
 def _contexts(model: ModelReport) -> str:
     """Speedup by the tokens that requests hold; empty where it is not known."""
     table = _table(("", *CONTEXTS[1:]), context_rows(model))
     title = "<h3>Speedup by context, tokens</h3>"
-    note = "Over the last hour, by the mean context of the requests that decode."
+    note = (
+        "Over the last hour, by the mean context of the requests that decode; a time per token is"
+        " the mean, with prefill."
+    )
     return table and f'{title}{table}<p class="facts">{note}</p>'
 
 

@@ -66,9 +66,9 @@ def _speedup_below(load: LoadReport, running: float) -> float | None:
     is_lower = load.highest is not None and load.highest < running
     if not is_lower or load.steps < _ENOUGH_STEPS:
         return None
-    if not load.plain_seconds or not load.actual_seconds:
+    if not load.plain_tpot_seconds or not load.tpot_seconds:
         return None
-    return load.plain_seconds / load.actual_seconds
+    return load.plain_tpot_seconds / load.tpot_seconds
 
 
 # -------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def _load(finding: Load, model: ModelReport) -> Explanation:
         what=(
             f"With {finding.running:.0f} requests running, decoding is {speedup} times as fast as"
             f" without speculation. With {finding.fewer} it is {finding.speedup_at_fewer:.2f} times"
-            " as fast."
+            " as fast, by TPOT."
         ),
         remedy=schedule or "Add pods, so that fewer requests run on each.",
         expect=(

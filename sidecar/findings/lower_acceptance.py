@@ -7,7 +7,7 @@ from sidecar.analysis.report import ModelReport
 from sidecar.analysis.split.strata import Difference
 from sidecar.findings.finding import Finding
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.numbers import percent
+from sidecar.wording.numbers import percent, rate_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,8 @@ class LowerAcceptance(Finding):
 
     ``rate`` is their acceptance rate, ``others`` that of the others, 0 to 1; ``error`` is the
     standard error of the difference. ``loses``: they would be faster without speculation;
-    ``break_even`` is the acceptance rate that this is judged by, None if nothing tells.
+    ``break_even`` is the acceptance rate that this is judged by, None if nothing tells, and
+    ``break_even_error`` its standard error, where it is measured.
     """
 
     group: str
@@ -25,6 +26,7 @@ class LowerAcceptance(Finding):
     error: float
     loses: bool
     break_even: float | None
+    break_even_error: float | None = None
 
 
 def lower_acceptance(
@@ -40,6 +42,7 @@ def lower_acceptance(
         error=difference.error,
         loses=is_below(difference.rate, break_even),
         break_even=break_even,
+        break_even_error=model.speed.break_even_error if model.speed is not None else None,
         cost=cost_of(difference, model),
     )
 
@@ -99,5 +102,5 @@ def without_advice(finding: LowerAcceptance) -> str:
         )
     return (
         "Nothing to change: these requests still gain, since speculation breaks even at"
-        f" {percent(finding.break_even)}."
+        f" {rate_within(finding.break_even, finding.break_even_error)}."
     )

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
-from sidecar.wording.numbers import percent
+from sidecar.wording.numbers import rate_within
 
 
 def finer_hints(model: ModelReport) -> Iterator[str]:
@@ -15,7 +14,7 @@ def finer_hints(model: ModelReport) -> Iterator[str]:
             continue
 
         rates = ", ".join(
-            f"{percent(part.rate)} ± {100 * CONFIDENCE * part.error:.0f} at {part.temperature:g}"
+            f"{rate_within(part.rate, part.error)} at {part.temperature:g}"
             for part in bucket.parts
         )
         # The edge at the largest step: there may be only eight.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from sidecar.analysis.evidence import Acceptance
+from sidecar.analysis.evidence import CONFIDENCE, Acceptance
 
 _TODAY: Final = 20 * 3600.0  # seconds
 
@@ -12,6 +12,11 @@ _TODAY: Final = 20 * 3600.0  # seconds
 def percent(value: float | None) -> str:
     """A share from 0 to 1 in percent."""
     return "no data" if value is None else f"{value:.0%}"
+
+
+def rate_within(rate: float, error: float | None) -> str:
+    """A rate from 0 to 1 in percent, with its 95 % interval if its standard error is known."""
+    return percent(rate) if error is None else f"{rate:.0%} ± {100 * CONFIDENCE * error:.0f}"
 
 
 def by_position(acceptance: Acceptance, part: str) -> str:

@@ -8,10 +8,10 @@ from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.estimate import Estimate, Unsized
 from sidecar.analysis.speed.plain import step_time, uncertainty
-from sidecar.analysis.speed.speedup import Held, Speedup
+from sidecar.analysis.speed.speedup import EngineSpeed, Held, Speedup
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.settings.baselines import PlainStepTimes
-from sidecar.wording.numbers import duration, latency, percent
+from sidecar.wording.numbers import duration, latency, percent, rate_within
 
 _SOCKET: Final = "--plugin-socket PATH"
 BASELINE: Final = (
@@ -57,7 +57,10 @@ _SIDES: Final = {
     Side.BELOW: "below that, so it probably does not pay",
 }
 _TRAFFIC_DECIDES: Final = "More traffic decides."
-CONTEXTS: Final = ("context, tokens", "speedup", "with speculation", "without (baseline)")
+CONTEXTS: Final = (
+    *("context, tokens", "speedup"),
+    *("time per token with speculation", "without (baseline)"),
+)
 
 
 def why_withheld(model: ModelReport) -> str:
@@ -143,6 +146,19 @@ def unsized_hint(model: ModelReport) -> str:
     found = model.estimate
     why = _UNSIZED.get(found.unsized) if found is not None and found.unsized else None
     return f"What breaks even is not estimated by the sizes of the models: {why}." if why else ""
+
+
+def break_even_sentence(speed: EngineSpeed) -> str:
+    """Which acceptance rate breaks even by the measured times; empty if it is not known."""
+    rate = speed.break_even_acceptance
+    if rate is None:
+        return ""
+
+    interval = CONFIDENCE * (speed.break_even_error or 0.0)
+    if rate - interval > 1:
+        return "No acceptance rate breaks even at this load."
+    known = rate_within(rate, speed.break_even_error)
+    return f"Break-even acceptance rate at this load: {known}."
 
 
 def held_sentence(held: Held) -> str:

@@ -17,7 +17,7 @@ from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
 from sidecar.wording.advice import THEN_RESTART
 from sidecar.wording.change import CHANGE
-from sidecar.wording.numbers import aligned, markdown, ratio
+from sidecar.wording.numbers import aligned, markdown
 from sidecar.wording.tables import LEGEND
 from specdec_tools.commands.status_rows import Paint, plain, verdict_rows
 
@@ -250,9 +250,13 @@ def _speedup(model: _Json) -> str:
 
     speedup = speed["speedup"]
     break_even = speed["break_even_acceptance"]
+    error = speed["break_even_error"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
     if break_even is None:
         return text
-    if break_even <= 1:
-        return f"{text}; break-even acceptance rate {ratio(break_even)}"
-    return f"{text}; no rate breaks even"
+
+    interval = CONFIDENCE * (error or 0.0)
+    if break_even - interval > 1:
+        return f"{text}; no rate breaks even"
+    within = "" if error is None else f" ± {interval:.3f}"
+    return f"{text}; break-even acceptance rate {break_even:.3f}{within}"

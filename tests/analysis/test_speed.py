@@ -187,13 +187,13 @@ def test_a_speedup_is_of_no_more_seconds_than_there_were_polls():
     assert times(*[(100, 0.9)] * 21).read().seconds == 100.0
 
 
-def speed(*periods):
-    """The speed after these periods, one each five seconds."""
-    window = EngineSpeedWindow(300.0, RequestSpread())
+def speed(*periods, curve=CURVE, seconds=300.0):
+    """The speed after these periods, one each five seconds, over a window of ``seconds``."""
+    window = EngineSpeedWindow(seconds, RequestSpread())
     for at, steps in enumerate(periods):
-        window.add(steps, plain_token(CURVE, steps) or uncovered(CURVE, steps))
+        window.add(steps, plain_token(curve, steps) or uncovered(curve, steps))
         window.mark(5.0 * at, is_compared=True)
-    return window.read(CURVE, Withheld.NO_REFERENCE, 5.0 * len(periods))
+    return window.read(curve, Withheld.NO_REFERENCE, 5.0 * len(periods))
 
 
 def decoding(step_seconds, length=2, drafted=3):
@@ -251,6 +251,45 @@ def test_break_even_acceptance_is_never_below_0_and_above_1_if_nothing_breaks_ev
     """Above 1 says that no acceptance rate would do; below 0 would say nothing."""
     assert speed(*[decoding(0.019)] * 10).break_even_acceptance == 0
     assert speed(*[decoding(0.06, drafted=1)] * 10).break_even_acceptance == pytest.approx(2)
+
+
+ROUGH = PlainStepTimes(
+    running=(1.0, 16.0), seconds=(0.02, 0.02), context=100.0, prefill_seconds=0.0002, drift=0.03
+)
+
+
+def at_length(length, per_token):
+    """After requests of 100 tokens that got ``length`` of them a step, at so many seconds each."""
+    steps = decoding(0.03, length=length)
+    steps = steps._replace(first_tokens=steps.tokens / 100)
+    seconds = per_token * steps.generated / steps.running
+    return speed(*[steps._replace(engine_seconds=seconds)] * 10, curve=ROUGH)
+
+
+@pytest.mark.parametrize("per_token", [0.017, 0.03])
+def test_the_break_even_acceptance_has_the_error_by_which_the_speedup_there_is_off_1(per_token):
+    """With the prefill that both have in common, however far from breaking even it is."""
+    found = at_length(2, per_token)
+    prefill = found.speedup.plain_seconds - found.plain_step_seconds
+    assert prefill > 0.1 * found.plain_step_seconds
+
+    def at(acceptance):
+        length = 1 + 3 * acceptance
+        return at_length(length, prefill + 2 / length * (per_token - prefill)).speedup
+
+    rate, error = found.break_even_acceptance, found.break_even_error
+    even = at(rate)
+    assert even.ratio == pytest.approx(1, abs=0.01)
+    assert even.error > 0.05
+    assert at(rate + 0.1 * error).ratio - even.ratio == pytest.approx(0.1 * even.error, rel=0.05)
+
+
+def test_the_break_even_acceptance_has_no_error_where_too_few_requests_tell():
+    """The speedup may be of a longer window, in which there were enough."""
+    found = speed(*[decoding(0.03)] * 10, seconds=10.0)
+    assert found.speedup.error > 0
+    assert found.break_even_acceptance == pytest.approx(1 / 6)
+    assert found.break_even_error is None
 
 
 def test_a_few_tokens_at_loads_beyond_the_reference_do_not_matter():

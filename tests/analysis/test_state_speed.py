@@ -136,7 +136,7 @@ def test_the_report_has_speedup_loads_and_time_saved():
     (load,) = [load for load in engine.loads if load.steps]
     assert load.running == "3-4"
     assert (load.seconds, load.tokens) == pytest.approx((4 * 120, 4 * 120 / 0.025 * 2.05))
-    assert {load.running: load.plain_seconds for load in server.model().loads} == dict.fromkeys(
+    assert {load.running: load.plain_tpot_seconds for load in server.model().loads} == dict.fromkeys(
         ("1", "2", "3-4", "5-8", "9-16"), pytest.approx(0.02)
     )
 
@@ -150,7 +150,7 @@ def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_loa
         (0.3, 0.13), rel=0.01
     )
     # With 4.025 requests, of which 4.02 decode, not the 3.5 in the middle of the label.
-    assert load.plain_seconds == pytest.approx(0.02603, rel=1e-4)
+    assert load.plain_tpot_seconds == pytest.approx(0.02603, rel=1e-4)
     # Four requests get 2.5 tokens from each of 40 steps a second, and one gets its first.
     assert (load.tokens_per_second, load.plain_tokens_per_second) == pytest.approx(
         (401, 4.025 / 0.02603), rel=1e-3
@@ -229,7 +229,7 @@ def test_a_baseline_of_another_accelerator_is_no_reference(measured_on, runs_on,
     assert (model.judgement.verdict is Verdict.NET_NEGATIVE) == (withheld is None)
     kept = (model.plain_steps, model.plain_cache, model.plain_latencies)
     assert [bool(one) for one in kept] == [withheld is None] * 3
-    assert any(load.plain_seconds for load in model.loads) == (withheld is None)
+    assert any(load.plain_tpot_seconds for load in model.loads) == (withheld is None)
 
 
 def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
@@ -240,7 +240,7 @@ def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
     hot = server.temperature("0.7-1")
     assert server.model().speed is server.engines()[KEY].speed is hot.speedup is None
     assert server.engines()[KEY].loads == before
-    assert any(load.plain_seconds for load in server.model().loads)
+    assert any(load.plain_tpot_seconds for load in server.model().loads)
     assert hot.saved_seconds > 0
 
 

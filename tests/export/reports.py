@@ -275,7 +275,7 @@ def plain_model(traffic=None, load=None, **changes):
 def timed_model(*temperatures, **changes):
     """A model with a reference."""
     low, high = LoadReport("5-8", 2.0, 60.0, 100.0, 0.03), LoadReport("9-16", 3.0, 60.0, 100.0)
-    loads = (LoadReport("1", plain_seconds=0.02), low, high)
+    loads = (LoadReport("1", plain_tpot_seconds=0.02), low, high)
     judged = judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True)
     return model(*temperatures, **{"speed": speed(), "loads": loads, "judgement": judged} | changes)
 

@@ -175,7 +175,7 @@ def test_beside_a_gain_that_is_certain_a_probable_loss_is_not_in_the_headline():
     assert found.text.startswith(
         "Speculation pays in part: per token, it saves 10 ms at T 0; is undecided at T 1+."
     )
-    assert found.reason.startswith("Measured against decoding without speculation at the same")
+    assert found.reason.startswith("Measured with prefill, against decoding without speculation")
     assert "1.50 ± 0.02 at T 0, 0.89 ± 0.02 at T 1+" in found.listed
 
 

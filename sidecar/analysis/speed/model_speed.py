@@ -210,10 +210,10 @@ def costs_by_load(loads: Sequence[LoadReport]) -> dict[int, StepCosts]:
     """
     return {
         load.highest: StepCosts(
-            actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=load.drafted
+            actual=load.seconds / load.steps, plain=load.plain_tpot_seconds, drafted=load.drafted
         )
         for load in loads
-        if load.plain_seconds
+        if load.plain_tpot_seconds
         and load.drafted
         and load.steps >= _ENOUGH_STEPS
         and load.highest is not None

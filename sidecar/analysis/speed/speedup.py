@@ -44,8 +44,8 @@ class Speedup:
 
     It is over the last ``seconds``. The error is that of the ratio as the
     one of the same traffic on this machine in the long run (docs/speedup.md). Times are mean
-    seconds per token. ``doubt`` is how far the ratio may be off because the baseline has one
-    context; see ``PlainTime``.
+    seconds per token, prefill included. ``doubt`` is how far the ratio may be off because the
+    baseline has one context; see ``PlainTime``.
     """
 
     ratio: float
@@ -77,6 +77,22 @@ class _TimeTotals:
             doubt=self.doubt - before.doubt,
             deviations=subtract(self.deviations, before.deviations),
         )
+
+    @property
+    def reference_error(self) -> float:
+        """The standard error of ``plain`` by the baseline's own, which all tokens share."""
+        return hypot(*self.deviations, self.doubt / 2)
+
+
+class MeanTimes(NamedTuple):
+    """Mean plain and actual seconds per token, prefill included.
+
+    ``error`` is the relative standard error of plain / actual; None if it is not known.
+    """
+
+    plain: float
+    actual: float
+    error: float | None
 
 
 class _Window(NamedTuple):
@@ -136,11 +152,9 @@ class SlidingTimes:
 
         grown = chosen.grown
         ratio = grown.plain / grown.actual
-        # The baseline's own errors are common to all tokens.
-        reference = hypot(*grown.deviations, grown.doubt / 2) / grown.actual
         return Speedup(
             ratio=ratio,
-            error=hypot(ratio * chosen.error, reference),
+            error=hypot(ratio * chosen.error, grown.reference_error / grown.actual),
             plain_seconds=grown.plain / grown.tokens,
             actual_seconds=grown.actual / grown.tokens,
             tokens=grown.tokens,
@@ -149,12 +163,17 @@ class SlidingTimes:
         )
 
     @property
-    def recent(self) -> tuple[float, float] | None:
-        """The mean plain and actual seconds per token over the window that was asked for."""
+    def recent(self) -> MeanTimes | None:
+        """The mean times over the window that was asked for; None without tokens."""
         grown = self._shortest.growth
         if grown is None or grown.tokens <= 0:
             return None
-        return grown.plain / grown.tokens, grown.actual / grown.tokens
+
+        error = None
+        scatter = self._scatter.error(grown.actual, self._lengths[0])
+        if scatter is not None and grown.plain > 0:
+            error = hypot(scatter, grown.reference_error / grown.plain)
+        return MeanTimes(grown.plain / grown.tokens, grown.actual / grown.tokens, error)
 
     def _chosen(self) -> _Window | None:
         """The shortest window that is certain enough, or the longest; None if no error is known.
@@ -231,7 +250,9 @@ class EngineSpeed:
     the hour. ``plain_step_seconds`` is S0, a step that prefills nothing. ``break_even_length`` is
     how many tokens a step must give for speculating to be as fast as plain decoding;
     ``break_even_acceptance`` is the acceptance rate that gives this length, more than 1 if none
-    does; all three are None without ``speedup``.
+    does; all three are None without ``speedup``. ``break_even_error`` is the standard error of that
+    rate: at a rate so far from it, the speedup is one of its own standard errors from 1. None if
+    too few requests tell.
     """
 
     steps: Steps | None = None
@@ -241,6 +262,7 @@ class EngineSpeed:
     plain_step_seconds: float | None = None
     break_even_length: float | None = None
     break_even_acceptance: float | None = None
+    break_even_error: float | None = None
 
     @property
     def in_force(self) -> Speedup | None:
@@ -270,18 +292,18 @@ _DOUBT: Final = 0.07  # a ratio that may be further off is withheld
 class LoadReport:
     """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …).
 
-    It counts since the start, a model's since vLLM's start. ``plain_seconds`` is how long a
-    decoding request waits for a step without speculation; None if unknown, as for one engine. It
-    is, like the mean times to first token and the tokens per second of one engine, of the mean
-    load, context and prompts that there were; without any, it is S0 in the middle of the label's
-    loads.
+    It counts since the start, a model's since vLLM's start. ``plain_tpot_seconds`` is how long a
+    decoding request waits for a step, and so a token, without speculation; None if unknown, as for
+    one engine. It is, like the mean times to first token and the tokens per second of one engine,
+    of the mean load, context and prompts that there were; without any, it is S0 in the middle of
+    the label's loads.
     """
 
     running: str
     seconds: float = 0.0  # between a request's steps, summed over requests
     steps: float = 0.0  # counted once for each request that decoded in them
     tokens: float = 0.0  # from these steps
-    plain_seconds: float | None = None
+    plain_tpot_seconds: float | None = None
     drafted: float = 0.0  # tokens per draft
     first_token_seconds: float | None = None
     tokens_per_second: float | None = None
@@ -289,8 +311,8 @@ class LoadReport:
     plain_tokens_per_second: float | None = None
 
     @property
-    def actual_seconds(self) -> float | None:
-        """Mean seconds per token; None if nothing was decoded."""
+    def tpot_seconds(self) -> float | None:
+        """Mean seconds per token after a request's first, over all; None if nothing was decoded."""
         return self.seconds / self.tokens if self.tokens else None
 
     @property
@@ -324,7 +346,7 @@ def _load_report(
     label: str, total: Steps, middle: float | None, curve: PlainStepTimes | None
 ) -> LoadReport:
     if not total.decode_steps:
-        return LoadReport(label, plain_seconds=middle)
+        return LoadReport(label, plain_tpot_seconds=middle)
 
     plain = beside(curve, total)
     is_timed = min(total.first_tokens, total.first_token_seconds) > 0
@@ -333,7 +355,7 @@ def _load_report(
         seconds=total.seconds,
         steps=total.decode_steps,
         tokens=total.tokens,
-        plain_seconds=plain.wait_seconds,
+        plain_tpot_seconds=plain.wait_seconds,
         drafted=total.drafted,
         first_token_seconds=total.first_token_seconds / total.first_tokens if is_timed else None,
         tokens_per_second=total.tokens_per_second,
@@ -419,27 +441,35 @@ def _subtract_each(
 
 
 def _beside_plain(
-    steps: Steps, speedup: Speedup, recent: tuple[float, float], curve: PlainStepTimes
+    steps: Steps, speedup: Speedup, recent: MeanTimes, curve: PlainStepTimes
 ) -> EngineSpeed:
     """What follows from the times of the sliding window, whose load and context the steps have.
 
     The speedup may be of a longer one.
     """
-    plain_seconds, actual_seconds = recent
     work = plain_work(steps, curve.chunk_tokens)
     plain = step_time(curve, work.decodes, steps.context).seconds
-    prefill = max(plain_seconds - plain, 0.0)  # per token, the same with speculation
-    decoding = max(actual_seconds - prefill, 0.0)
+    prefill = max(recent.plain - plain, 0.0)  # per token, the same with speculation
+    decoding = max(recent.actual - prefill, 0.0)
     length = steps.tokens_per_step * decoding / plain if plain else None
 
     drafted = steps.draft_tokens / steps.decode_steps
-    acceptance = max(length - 1, 0.0) / drafted if length is not None and drafted else None
+    acceptance = None
+    error = None
+    if length is not None and drafted:
+        acceptance = max(length - 1, 0.0) / drafted
+        if recent.error is not None and length:
+            # With such steps, l tokens in each have the speedup (prefill + plain) / (prefill +
+            # plain · length / l): where that is 1, it grows by this with l.
+            slope = plain / (prefill + plain) / length
+            error = recent.error / slope / drafted
     return EngineSpeed(
         steps=steps,
         speedup=speedup,
         plain_step_seconds=plain,
         break_even_length=length,
         break_even_acceptance=acceptance,
+        break_even_error=error,
     )
 
 

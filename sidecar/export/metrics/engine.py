@@ -104,7 +104,7 @@ def _plain_cache(
 
 
 def _plain_steps(model: ModelReport) -> ByLabel:
-    return {(load.running, "baseline"): load.plain_seconds for load in model.loads}
+    return {(load.running, "baseline"): load.plain_tpot_seconds for load in model.loads}
 
 
 def _plain_throughput(model: ModelReport) -> float | None:

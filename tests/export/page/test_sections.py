@@ -9,7 +9,7 @@ from html import unescape
 
 import pytest
 
-from sidecar.analysis.advice import Direction, TokensAdvice
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
@@ -338,18 +338,38 @@ def test_position_rates_are_out_of_the_tokens_drafted_there_and_out_of_all_draft
     assert "Acceptance rate by position, out of all drafts: 90%, 60%, 30%." in page
 
 
-def test_with_a_baseline_there_is_time_per_token_by_load():
+def test_with_a_baseline_there_is_tpot_by_load():
     """Loads that were not measured, or had no traffic, say so."""
     page = text(reports.timed_model())
-    assert "Time per token by load requests running" in page
+    assert "Mean TPOT by load requests running" in page
     assert (
         "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not"
         " measured" in page
     )
     assert "Break-even acceptance rate at this load: 31%." in page
-    none = replace(speed(), break_even_acceptance=2.0)
-    assert "No acceptance rate breaks even at this load." in text(reports.timed_model(speed=none))
-    assert "Time per token by load" not in text(model(speed=speed(withheld=Withheld.NO_REFERENCE)))
+    assert "Mean TPOT by load" not in text(model(speed=speed(withheld=Withheld.NO_REFERENCE)))
+
+
+@pytest.mark.parametrize(
+    ("rate", "error", "says"),
+    [
+        (0.31, None, "Break-even acceptance rate at this load: 31%."),
+        (0.31, 0.021, "Break-even acceptance rate at this load: 31% ± 4."),
+        (1.04, 0.05, "Break-even acceptance rate at this load: 104% ± 10."),
+        (1.2, 0.05, "No acceptance rate breaks even at this load."),
+        (2.0, None, "No acceptance rate breaks even at this load."),
+    ],
+)
+def test_a_measured_break_even_acceptance_has_its_error_where_that_is_known(rate, error, says):
+    """That no rate breaks even is said once it is certain."""
+    known = replace(speed(), break_even_acceptance=rate, break_even_error=error)
+    assert says in text(reports.timed_model(speed=known))
+
+
+def test_that_the_number_of_draft_tokens_fits_is_said_where_advice_on_it_would_be():
+    page = text(reports.timed_model(advice=Advice(fitting=3)))
+    assert "Why, and what to expect num_speculative_tokens 3 fits: by the measured" in page
+    assert "Why, and what to expect" not in text(reports.timed_model())
 
 
 def test_with_a_baseline_s_cache_there_is_the_price_in_room_and_nothing_of_other_requests():

@@ -108,7 +108,7 @@ def _slowdown() -> timeseries.Panel:
         return recorded("tpot:slowdown", "model_quantile", f'quantile="{quantile}"')
 
     return over_time(
-        "Time per token with speculation ÷ without, by model",
+        "TPOT with speculation ÷ without, by model",
         "The mean over the pods that speculate divided by that over the pods that do not, at P50"
         f" and at P99; the {_LINES} highest. A pod that drafts little, or that drafted within the"
         " last day, is in neither group.",

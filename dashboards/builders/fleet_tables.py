@@ -123,7 +123,7 @@ def models() -> table.Panel:
                 " on its worst pod. Pods: also those that are missing; down: of these, without"
                 " answer or gone; losing: as measured. Speedup, acceptance and break-even (the rate"
                 " that pays for drafting) are those of one pod: of the pods with the worst verdict"
-                " over all their requests the slowest. P99 per token and KV peak are the highest."
+                " over all their requests the slowest. P99 (of TPOT) and KV peak are the highest."
             ),
             (
                 "Click a model for its dashboard. 'loses in part': fewer than half of its pods"
@@ -188,7 +188,7 @@ def pods() -> table.Panel:
             Value(_up(ACCEPTANCE_BY_POD), "Acceptance", SHARE, width=_NARROW),
             Value(_up(worst(POD, BREAK_EVEN)), "Break-even", SHARE, width=_NARROW),
             Value(_up(SPEEDUP), "Speedup", TIMES, width=90),
-            Value(worst(POD, _P99), "P99 per token", SECONDS, width=115),
+            Value(worst(POD, _P99), "TPOT P99", SECONDS, width=115),
             Value(
                 worst(POD, series("engine_latency_gap_seconds", 'phase="tpot"')),
                 "Gap",
@@ -200,6 +200,6 @@ def pods() -> table.Panel:
         ],
         order=("State", "Pod", "namespace", "model_name", "Finding: what to change"),
         sort="State",
-        then="P99 per token",
+        then="TPOT P99",
         empty="no pod: scaled to zero, or check Prometheus' targets",
     )

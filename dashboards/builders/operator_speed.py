@@ -58,7 +58,7 @@ def _per_token() -> timeseries.Panel:
     actual = ratio("running", "decode_seconds_total", "decode_tokens_total")
 
     return over_time(
-        "Time per token by requests running",
+        "Mean TPOT by requests running",
         "Thin: the actual time, by the number of requests running. Thick: without speculation at"
         " that number, on the pod where that is longest.",
         "Where a thin line is above its thick one, speculation does not pay at that load: let vLLM"

@@ -38,10 +38,12 @@ class Sample:
     """Finished requests of one temperature.
 
     ``acceptance`` is of those ``requests`` that have drafts and are no repetition loops, ``error``
-    its standard error by requests; times are of all. None where too few tell.
+    its standard error by requests; times are of all ``timed`` ones, with or without drafts. None
+    where too few tell.
     """
 
     requests: int
+    timed: int
     acceptance: float | None
     error: float | None
     ttft: Median | None
@@ -62,7 +64,7 @@ class Moment:
 
     @property
     def requests(self) -> int:
-        """All of them."""
+        """All of them that tell an acceptance rate."""
         return sum(side.requests for side in self.temperatures.values())
 
 
@@ -134,6 +136,7 @@ def sample_of(sums: Sums, ttft: Ordered, tpot: Ordered) -> Sample:
     is_enough = sums.requests >= _FEWEST and sums.drafted > 0
     return Sample(
         requests=sums.requests,
+        timed=len(ttft),
         acceptance=sums.rate if is_enough else None,
         error=sqrt(sums.variance) if is_enough else None,
         ttft=_median(ttft),

@@ -25,7 +25,7 @@ class Quantity(StrEnum):
     SPEEDUP = "speedup"
     ACCEPTANCE = "acceptance"
     KV_CACHE = "kv_cache_peak"  # the fullest engine's within the minute
-    GAP = "gap_seconds"  # P99 - P50 per token, the widest engine's
+    GAP = "gap_seconds"  # TPOT's P99 - P50, the widest engine's
     FIRST_TOKEN = "first_token_p99_seconds"  # noqa: S105 - no password
     WAITING = "requests_waiting"
 

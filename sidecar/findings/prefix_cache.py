@@ -95,9 +95,9 @@ def _prefix_cache(finding: PrefixCache, model: ModelReport) -> Explanation:
         ),
         remedy=remedy,
         expect=(
-            "Time to first token falls where prompts are shared; the time per token may rise with"
-            " it or fall. vLLM calls `disable_eagle_block_drop` experimental: without the block the"
-            " draft head lacks its own states, so it may accept less."
+            "TTFT falls where prompts are shared; TPOT may rise with it or fall. vLLM calls"
+            " `disable_eagle_block_drop` experimental: without the block the draft head lacks its"
+            " own states, so it may accept less."
         ),
         verify=verification(model),
         config=config,

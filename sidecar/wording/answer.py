@@ -62,7 +62,7 @@ _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
 _UNCERTAIN: Final = (
     "Not measured; by the rule of thumb, it is not certain whether speculation pays."
 )
-_BY_TIME: Final = "Measured against decoding without speculation at the same load"
+_BY_TIME: Final = "Measured with prefill, against decoding without speculation at the same load"
 _EVEN: Final = "Without speculation, requests would take about as long."
 _UNTIL: Final = "Until a change helps, it is faster without --speculative-config."
 _MEASURED_BY: Final = (
@@ -667,7 +667,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     if verdict is not Verdict.BREAK_EVEN:
         what = f"{what}: it {effect(speedup)}"
     text = f"Speculation {what} on average{_at_load(model)}."
-    why = f"Decoding is {times_as_fast(speedup)}. {why}"
+    why = f"With prefill, decoding is {times_as_fast(speedup)}. {why}"
     return Answer(text, TONES[verdict], why, about=(judged,))
 
 

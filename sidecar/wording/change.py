@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from sidecar.analysis.change import Median, Moment, Sample
-from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.requests.messages import Speculation
-from sidecar.wording.numbers import counted, date
+from sidecar.wording.numbers import counted, date, rate_within
 
 CHANGE: Final = ("before and after", "before", "now")
 _ALIKE: Final = 1.25  # loads up to this ratio are comparable
@@ -50,8 +49,10 @@ def change_sentence(model: ModelReport) -> str:
         return f"{was} Since {date(change.since)} too few requests have finished to compare."
 
     since = f"Now, since {date(change.since)}: {speculation_phrase(now.speculation)}."
-    rest = (_load(before, now), _INDEPENDENT) if change_rows(model) else (_NONE_ALIKE,)
-    return " ".join((was, since, *rest))
+    if not change_rows(model):
+        return f"{was} {since} {_NONE_ALIKE}"
+    rest = (_left_out(before, now), _load(before, now), _INDEPENDENT)
+    return " ".join(filter(None, (was, since, *rest)))
 
 
 def change_rows(model: ModelReport) -> list[Sequence[str]]:
@@ -68,10 +69,18 @@ def change_rows(model: ModelReport) -> list[Sequence[str]]:
 
         name = f"T {temperature}"
         rows.append((f"{name}, acceptance rate", _acceptance(before), _acceptance(now)))
-        rows.append((f"{name}, time per token", _time(before.tpot), _time(now.tpot)))
-        rows.append((f"{name}, time to first token", _time(before.ttft), _time(now.ttft)))
-        rows.append((f"{name}, requests", f"{before.requests:,}", f"{now.requests:,}"))
+        rows.append((f"{name}, TPOT P50", _time(before.tpot), _time(now.tpot)))
+        rows.append((f"{name}, TTFT P50", _time(before.ttft), _time(now.ttft)))
+        rows.append((f"{name}, requests", _requests(before), _requests(now)))
     return rows
+
+
+def _left_out(before: Moment, now: Moment) -> str:
+    """The temperatures of one side only, which have no rows; empty if there are none."""
+    both = before.temperatures.keys() & now.temperatures.keys()
+    every = dict.fromkeys((*before.temperatures, *now.temperatures))
+    others = ", ".join(temperature for temperature in every if temperature not in both)
+    return f"Left out, since only one side has drafts there: T {others}." if others else ""
 
 
 def _load(before: Moment, now: Moment) -> str:
@@ -86,10 +95,17 @@ def _load(before: Moment, now: Moment) -> str:
     return f"{text}."
 
 
+def _requests(side: Sample) -> str:
+    """How many requests the times are of; then how many the acceptance rate, if these differ."""
+    if side.timed == side.requests:
+        return f"{side.timed:,}"
+    return f"{side.timed:,} (acceptance: {side.requests:,})"
+
+
 def _acceptance(side: Sample) -> str:
     if side.acceptance is None or side.error is None:
         return "too few requests"
-    return f"{side.acceptance:.0%} ± {100 * CONFIDENCE * side.error:.0f}"
+    return rate_within(side.acceptance, side.error)
 
 
 def _time(median: Median | None) -> str:

@@ -34,12 +34,12 @@ def tiles(model: ModelReport) -> Iterator[Tile]:
         half, _, most = shown_quantiles(worst.per_token, latency)
         gap = gap_text(worst.per_token, model.plain_latencies.get(Phase.TPOT))
         beside = f"P50 {half}, P99 {most}{_source(worst.per_token)}"
-        yield Tile("P99 - P50 per token", gap, beside, Quantity.GAP)
+        yield Tile("TPOT, P99 - P50", gap, beside, Quantity.GAP)
 
     if worst.first_token is not None:
         half, _, most = shown_quantiles(worst.first_token, latency)
         beside = f"P50 {half}{_source(worst.first_token)}"
-        yield Tile("First token, P99", most, beside, Quantity.FIRST_TOKEN)
+        yield Tile("TTFT, P99", most, beside, Quantity.FIRST_TOKEN)
 
     if worst.waiting is not None:
         running = f"{worst.running:,.0f} running now"

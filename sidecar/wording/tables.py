@@ -21,10 +21,11 @@ from sidecar.wording.verdicts import verdict_words
 LEGEND: Final = (
     "Acceptance rate: the share of the draft tokens, which speculation proposes, that the model"
     " accepts. T: the temperature at which requests sample; a range includes its upper end. Times"
-    " are vLLM's own, from the arrival of a request: its client waits longer. A range of times has"
-    " the quantile in it: without the plug-in, it is a bucket of vLLM's histogram; with it, what"
-    " the few requests leave open whose times are not known yet. ± is the 95 % confidence interval;"
-    " of a speedup, as that of the same traffic in the long run."
+    " are vLLM's own, from the arrival of a request: its client waits longer. A time per token is"
+    " the mean over all tokens, with prefill; TPOT is a request's own, after its first token. A"
+    " range of times has the quantile in it: without the plug-in, it is a bucket of vLLM's"
+    " histogram; with it, what the few requests leave open whose times are not known yet. ± is the"
+    " 95 % confidence interval; of a speedup, as that of the same traffic in the long run."
 )
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 TEMPERATURES: Final = (

@@ -22,6 +22,12 @@ def finish(pod, requests, *, start, seconds=3.0, **changes):
         pod.poll(pod.plugin.counted(), start=start, seconds=seconds)
 
 
+def idle(pod, polls, *, start):
+    """Half a minute each, in which nothing comes any more."""
+    for _ in range(polls):
+        pod.poll(pod.plugin.counted(), start=start, seconds=30)
+
+
 def restart(pod, connection, speculation):
     pod.plugin.close()
     pod.plugin = PluginEnd(pod, connection, speculation=speculation)
@@ -52,7 +58,7 @@ def test_a_change_is_told_once_enough_requests_have_finished_since():
     assert before.tpot.seconds == now.tpot.seconds == pytest.approx(2 / 30)
     rows = {name: values for name, *values in change_rows(pod.model())}
     assert rows["T 0, acceptance rate"] == ["40% ± 0", "80% ± 0"]
-    assert rows["T 0, time per token"][0].startswith("66.7 ms (")
+    assert rows["T 0, TPOT P50"][0].startswith("66.7 ms (")
     sentence = change_sentence(pod.model())
     assert sentence.startswith("Before: eagle, 3 tokens (last requests ")
     assert " UTC: eagle, 5 tokens." in sentence
@@ -62,14 +68,28 @@ def test_what_was_before_is_the_last_traffic_however_long_the_restart_took():
     """Whoever changes it often stops the traffic first, and a load takes its time."""
     pod = Pod()
     finish(pod, 40, start=1.0, accepted_tokens=12)
-    for _ in range(100):
-        pod.poll(pod.plugin.counted(), start=1.0, seconds=30)  # nothing comes any more
+    idle(pod, 100, start=1.0)
     restart(pod, 2, MORE)
     finish(pod, 40, start=2.0, accepted_tokens=24)
     change = pod.model().change
     assert change.before.temperatures["0"].acceptance == pytest.approx(0.4)
     assert change.before.temperatures["0"].requests == 40
     assert change.since - change.before.at > 2800
+
+
+def test_requests_without_drafts_have_times_but_no_acceptance_and_the_counts_say_so():
+    """As with n-gram, which drafts only where something repeats itself."""
+    pod = Pod()
+    finish(pod, 10, start=1.0, drafts=0, draft_tokens=0, accepted_tokens=0)
+    finish(pod, 40, start=1.0)
+    finish(pod, 10, start=1.0, temperature=100)
+    idle(pod, 3, start=1.0)
+    restart(pod, 2, MORE)
+    finish(pod, 40, start=2.0)
+    idle(pod, 3, start=2.0)
+    rows = {name: values for name, *values in change_rows(pod.model())}
+    assert rows["T 0, requests"] == ["50 (acceptance: 40)", "40"]
+    assert "Left out, since only one side has drafts there: T 0.7-1." in change_sentence(pod.model())
 
 
 def test_two_changes_without_requests_between_them_are_one():
@@ -124,4 +144,4 @@ def test_the_interval_of_a_median_holds_it_in_95_percent_of_independent_requests
 
 def test_few_requests_have_no_error_and_so_no_value():
     side = sample_of(Sums.of([10] * 9, [5] * 9), Ordered([(1.0, 9)]), Ordered([(0.1, 9)]))
-    assert (side.requests, side.acceptance, side.ttft, side.tpot) == (9, None, None, None)
+    assert (side.requests, side.timed, side.acceptance, side.ttft, side.tpot) == (9, 9, None, None, None)

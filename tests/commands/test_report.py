@@ -572,7 +572,7 @@ async def test_another_server_is_told_from_a_sidecar(capsys, served, body):
 
 async def test_what_a_change_did_is_in_the_short_report_as_on_the_page(reported):
     median = Median(0.0235, 0.0231, 0.0239)
-    slow = Sample(requests=80, acceptance=0.42, error=0.01, ttft=None, tpot=median)
+    slow = Sample(requests=80, timed=80, acceptance=0.42, error=0.01, ttft=None, tpot=median)
     fast = replace(slow, acceptance=0.75, tpot=Median(0.0183, 0.018, 0.0187))
     before = Moment(0.0, EAGLE, 4.0, {"0.7-1": slow})
     now = Moment(900.0, replace(EAGLE, num_speculative_tokens=5), 4.0, {"0.7-1": fast})

@@ -478,8 +478,8 @@ def test_without_a_split_but_with_a_baseline_it_answers_in_milliseconds():
         "good",
     )
     assert why(timed_model()).startswith(
-        "Decoding is 1.50 ± 0.02 times as fast as without speculation. The acceptance rate over all"
-        " requests is 50%."
+        "With prefill, decoding is 1.50 ± 0.02 times as fast as without speculation. The acceptance"
+        " rate over all requests is 50%."
     )
 
 

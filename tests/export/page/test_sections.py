@@ -186,16 +186,18 @@ def test_the_subtitle_says_how_drafts_are_sampled(sampling, said):
 def test_after_a_change_the_requests_of_before_are_beside_those_of_now():
     """With the load of both, on which the times depend."""
     median = Median(0.0235, 0.0231, 0.0239)
-    side = Sample(requests=80, acceptance=0.42, error=0.01, ttft=None, tpot=median)
+    side = Sample(requests=80, timed=95, acceptance=0.42, error=0.01, ttft=None, tpot=median)
     faster = replace(side, acceptance=0.75, tpot=Median(0.0183, 0.018, 0.0187))
     before = Moment(0.0, reports.EAGLE, 4.0, {"0.7-1": side, "1+": side})
     now = Moment(900.0, replace(reports.EAGLE, num_speculative_tokens=5), 9.0, {"0.7-1": faster})
     page = text(reports.model(change=Change(60.0, before, now)))
 
     assert "T 0.7-1, acceptance rate 42% ± 2 75% ± 2" in page
-    assert "T 0.7-1, time per token 23.5 ms (23.1 to 23.9 ms) 18.3 ms (18.0 to 18.7 ms)" in page
-    assert "T 0.7-1, time to first token too few requests too few requests" in page
+    assert "T 0.7-1, TPOT P50 23.5 ms (23.1 to 23.9 ms) 18.3 ms (18.0 to 18.7 ms)" in page
+    assert "T 0.7-1, TTFT P50 too few requests too few requests" in page
+    assert "T 0.7-1, requests 95 (acceptance: 80) 95 (acceptance: 80)" in page
     assert "T 1+, " not in page
+    assert "Left out, since only one side has drafts there: T 1+." in page
     assert "Before: eagle3, 3 tokens, sampler standard (last requests 01 Jan 00:00 UTC)." in page
     assert "4.0 requests ran then and 9.0 now: times differ by that, too." in page
 

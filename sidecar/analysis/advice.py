@@ -19,6 +19,7 @@ from sidecar.settings.groups import Thresholds
 
 # if drafts are on average this far below the number of positions, K varies or they are cut short
 _VARIES: Final = 0.25
+_TOLD_APART: Final = 2  # draft tokens, from which on one's time is not all of drafting's
 _NEAR: Final = 2.0  # times the number of running requests, or a part of it, that is a usual swing
 
 
@@ -195,10 +196,11 @@ def fits(rates: Sequence[float], costs: StepCosts, worthwhile: float) -> bool:
     """Whether no other number of draft tokens would save ``worthwhile`` of the time per token.
 
     For fewer, the rates tell. A further token is accepted at most as often as the last one, so
-    with more a token takes no less than now, or than a draft token's time / that rate.
+    with more a token takes no less than now, or than a draft token's time / that rate. Of one token
+    that time has all that drafting costs in any case, so nothing is said of more.
     """
     seconds = _comparable(rates, costs)
-    if not seconds:
+    if len(rates) < _TOLD_APART or not seconds:
         return False
     saved = (1 - worthwhile) * seconds[-1]
     each = costs.step(1) - costs.step(0)

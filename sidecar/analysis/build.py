@@ -51,7 +51,9 @@ def model_report(
         judgement=judged.whole,
         speed=values.speed,
         estimate=_estimate(values),
-        loads=tuple(load for load in values.loads if load.tokens or load.plain_tpot_seconds is not None),
+        loads=tuple(
+            load for load in values.loads if load.tokens or load.plain_tpot_seconds is not None
+        ),
         contexts=model.speed.contexts if values.is_fresh else {},
         acceptance_p10=values.acceptance_p10,
         overlong=values.overlong,

@@ -14,8 +14,7 @@ def finer_hints(model: ModelReport) -> Iterator[str]:
             continue
 
         rates = ", ".join(
-            f"{rate_within(part.rate, part.error)} at {part.temperature:g}"
-            for part in bucket.parts
+            f"{rate_within(part.rate, part.error)} at {part.temperature:g}" for part in bucket.parts
         )
         # The edge at the largest step: there may be only eight.
         cooler, _ = max(pairwise(bucket.parts), key=lambda pair: abs(pair[0].rate - pair[1].rate))

@@ -123,6 +123,11 @@ def test_a_number_fits_if_by_its_own_run_neither_fewer_nor_more_can_save_what_is
     assert min(tpot for _, tpot in table.values()) > 0.97 * table[fitting][1]
 
 
+def test_of_one_draft_token_it_is_not_said_that_more_would_not_help():
+    """On the lab, 16 at once took a tenth less time with three: a draft has costs of its own."""
+    assert not fits([0.71], load(0.01745, drafted=1), 0.03)
+
+
 def test_a_token_is_never_accepted_more_often_than_the_one_before_it():
     """With a schedule, the rates of later positions are of other requests."""
     assert token_seconds([0.5, 0.8, 0.3], load(0.02)) == token_seconds([0.5, 0.5, 0.3], load(0.02))
@@ -138,8 +143,8 @@ def test_a_number_of_draft_tokens_that_varies_gives_no_advice_by_time():
     """vLLM divides accepted tokens by position by all drafts, even those without that position."""
     varying = load(0.030, drafted=2.2)
     assert timed_advice([0.6, 0.3, 0.1], varying, 0.03) is None
-    assert not fits([0.8, 0.5, 0.1], load(0.0184, drafted=2.2), 0.03)
-    assert fits([0.8, 0.5, 0.1], load(0.0184), 0.03)
+    assert not fits([0.8, 0.5, 0.35], load(0.017, drafted=2.2), 0.03)
+    assert fits([0.8, 0.5, 0.35], load(0.017), 0.03)
     assert schedule([0.6, 0.3, 0.1], {1: varying, 2: CHEAP}) == []
 
 
@@ -316,9 +321,9 @@ def test_more_tokens_are_not_advised_by_acceptance_where_time_says_that_they_can
 
 def test_where_another_number_fits_at_another_load_none_is_said_to_fit():
     """The schedule is the advice."""
-    accepted = window(0.6, accepted_per_position=(800, 500, 100))
+    accepted = window(0.55, accepted_per_position=(800, 500, 350))
     how = Speculation("eagle3", 3)
-    one = Evidence(window=accepted, costs=load(0.0184), speculation=how)
+    one = Evidence(window=accepted, costs=load(0.017), speculation=how)
     assert advice_on(one).fitting == 3
     loads = {4: CHEAP, 8: load(0.05)}
     assert advice_on(replace(one, costs_by_load=loads)).fitting is None

@@ -89,7 +89,8 @@ def test_requests_without_drafts_have_times_but_no_acceptance_and_the_counts_say
     idle(pod, 3, start=2.0)
     rows = {name: values for name, *values in change_rows(pod.model())}
     assert rows["T 0, requests"] == ["50 (acceptance: 40)", "40"]
-    assert "Left out, since only one side has drafts there: T 0.7-1." in change_sentence(pod.model())
+    left_out = "Left out, since only one side has drafts there: T 0.7-1."
+    assert left_out in change_sentence(pod.model())
 
 
 def test_two_changes_without_requests_between_them_are_one():
@@ -144,4 +145,5 @@ def test_the_interval_of_a_median_holds_it_in_95_percent_of_independent_requests
 
 def test_few_requests_have_no_error_and_so_no_value():
     side = sample_of(Sums.of([10] * 9, [5] * 9), Ordered([(1.0, 9)]), Ordered([(0.1, 9)]))
-    assert (side.requests, side.timed, side.acceptance, side.ttft, side.tpot) == (9, 9, None, None, None)
+    assert (side.requests, side.timed) == (9, 9)
+    assert (side.acceptance, side.ttft, side.tpot) == (None, None, None)

@@ -136,9 +136,9 @@ def test_the_report_has_speedup_loads_and_time_saved():
     (load,) = [load for load in engine.loads if load.steps]
     assert load.running == "3-4"
     assert (load.seconds, load.tokens) == pytest.approx((4 * 120, 4 * 120 / 0.025 * 2.05))
-    assert {load.running: load.plain_tpot_seconds for load in server.model().loads} == dict.fromkeys(
-        ("1", "2", "3-4", "5-8", "9-16"), pytest.approx(0.02)
-    )
+    assert {
+        load.running: load.plain_tpot_seconds for load in server.model().loads
+    } == dict.fromkeys(("1", "2", "3-4", "5-8", "9-16"), pytest.approx(0.02))
 
 
 def test_first_tokens_and_throughput_stand_beside_plain_decoding_at_the_same_load():

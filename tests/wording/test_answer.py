@@ -348,7 +348,7 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     assert text_and_tone(split) == (f"Speculation loses in part: per token, it {times}.", "bad")
     ratios = "1.67 ± 0.02 at T 0-0.3, 1.29 ± 0.02 at T 0.5-0.7, 0.92 ± 0.02 at T 1+."
     load = "at the same load, with 9 requests running."
-    measured = f"Measured against decoding without speculation {load}"
+    measured = f"Measured with prefill, against decoding without speculation {load}"
     ratios = f"Speedup over decoding without speculation: {ratios}"
     assert why(split).startswith(f"{measured} {ratios}")
     assert text_and_tone(timed_model(timed("1+", EVEN, 0.24, 45, 44))) == (

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from sidecar.analysis.advice import Advice
 from sidecar.analysis.change import Change, Median, Moment, Sample
 from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import Limitation
@@ -36,6 +37,7 @@ from tests.export.reports import (
     plain_model,
     report,
     shown,
+    speed,
     temperature,
     timed,
     timed_model,
@@ -133,6 +135,29 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
         f"Does speculation pay? {page['answer']['text']}\n\n{page['answer']['why']}\n"
     )
     assert page["plugin"]["text"] in text
+
+
+@pytest.mark.parametrize(
+    ("rate", "error", "says"),
+    [
+        (0.31, 0.02, "break-even acceptance rate 0.310 ± 0.040"),
+        (1.03, 0.02, "break-even acceptance rate 1.030 ± 0.040"),
+        (1.05, 0.02, "no rate breaks even"),
+        (1.05, None, "no rate breaks even"),
+    ],
+)
+async def test_a_break_even_has_its_error_and_that_none_does_is_said_once_it_is_certain(
+    reported, rate, error, says
+):
+    known = replace(speed(), break_even_acceptance=rate, break_even_error=error)
+    text = await reported(report(timed_model(speed=known)), "--all")
+    assert f"  speedup 1.500 ± 0.020; {says}" in text.splitlines()
+
+
+async def test_it_says_that_the_number_of_draft_tokens_fits_if_that_is_known(reported):
+    text = await reported(report(timed_model(advice=Advice(fitting=3))), "--all")
+    assert "  num_speculative_tokens 3 fits: by the measured step times, neither fewer" in text
+    assert "fits" not in await reported(report(timed_model()), "--all")
 
 
 async def test_who_accepts_less_and_what_each_engine_does(reported):

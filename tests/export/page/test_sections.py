@@ -143,11 +143,13 @@ def test_a_finding_says_why_speculation_loses_what_to_do_and_how_to_verify_it():
 
 def test_a_fact_has_no_remedy_and_leaves_the_general_one_in_place():
     """Structured output that still gains is nothing to change."""
-    fact = replace(reports.STRUCTURED, rate=0.6, loses=False, is_advice=False)
+    fact = replace(
+        reports.STRUCTURED, rate=0.6, loses=False, is_advice=False, break_even_error=0.02
+    )
     lost = reports.judgement(Verdict.NET_NEGATIVE, 0.3)
     shown = text(reports.model(reports.temperature("0"), findings=(fact,), judgement=lost))
 
-    assert "Nothing to change: these requests still gain, since speculation breaks even" in shown
+    assert "these requests still gain, since speculation breaks even at 50% ± 4." in shown
     assert "To verify" not in shown
     assert "Speculate fewer tokens (num_speculative_tokens)." in shown
 

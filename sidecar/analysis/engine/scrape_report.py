@@ -46,8 +46,14 @@ class ScrapeReport:
         self, at: float, duration: float, interval: float, malformed: int
     ) -> "ScrapeReport":
         """After a good poll."""
-        timed = replace(self, last_scrape=at, duration=duration, interval=interval)
-        return replace(timed, last_error=None, malformed_lines=self.malformed_lines + malformed)
+        return replace(
+            self,
+            last_scrape=at,
+            duration=duration,
+            interval=interval,
+            last_error=None,
+            malformed_lines=self.malformed_lines + malformed,
+        )
 
     def failed(self, error: ScrapeError) -> "ScrapeReport":
         """After a failed poll; ``errors`` counts them by ``ScrapeError.reason``."""

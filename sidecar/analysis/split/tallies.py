@@ -14,7 +14,7 @@ from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
-from sidecar.requests.keys import GROUPED, OTHER, Bit, CellKey, Table
+from sidecar.requests.keys import GROUPED, OTHER, Bit, CellKey, RequestGroups, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally, tally_of
 
 GREEDY: Final = "0"
@@ -61,10 +61,20 @@ class RequestLabels:
         self._names_adapters = names_adapters
         self._adapters: frozenset[str] = frozenset()  # those with a label of their own
         self.overflowed = 0  # adapters that are summed as "other"
+        tables = {
+            table: declared
+            for table, declared in GROUPED.items()
+            if table is not Table.ADAPTER or names_adapters
+        }
         self._told_by_cells = [
             (table, declared.key_of_cell)
-            for table, declared in GROUPED.items()
-            if declared.key_of_cell is not None and self.has(table)
+            for table, declared in tables.items()
+            if declared.key_of_cell is not None
+        ]
+        self._told_by_requests = [
+            (table, declared.key_of)
+            for table, declared in tables.items()
+            if declared.key_of is not None
         ]
 
     def name_adapters(self, cuts: Iterable[Cut]) -> bool:
@@ -85,10 +95,6 @@ class RequestLabels:
         self._adapters = named
         self.overflowed = len(rank) - len(named)
         return named != before
-
-    def has(self, table: Table) -> bool:
-        """Whether the rows of a table have labels."""
-        return table is not Table.ADAPTER or self._names_adapters
 
     def sums(self, cut: Cut) -> dict[Label, Tally]:
         """The tallies of one cut by label."""
@@ -123,9 +129,12 @@ class RequestLabels:
             return _adapter_label(str(key)) if key in self._adapters else OTHER
         return GROUPED[table].label(key)
 
-    def label(self, table: Table, key: int | str) -> str:
-        """The label of a finished request's key in a table of groups."""
-        return self._label(table, key)
+    def compared(self, request: RequestGroups) -> Iterator[Label]:
+        """The groups of a finished request that are compared, as far as its plug-in tells."""
+        for table, key_of in self._told_by_requests:
+            key = key_of(request)
+            if key is not None:
+                yield table, self._label(table, key)
 
 
 def _adapter_label(name: str) -> str:
@@ -145,11 +154,11 @@ def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
 
 
 class LiveTally:
-    """One label's total, and its growth over the windows.
+    """One label's total, and its growth over the sliding window.
 
     ``total`` is the sum over the lives of the current process of vLLM, so it starts again at 0 when
-    vLLM does. The windows keep their own growth, which includes nothing from before this sidecar
-    was listening.
+    vLLM does. The window keeps its own growth, which includes nothing from before this sidecar was
+    listening.
     """
 
     def __init__(self, window: float) -> None:
@@ -157,21 +166,33 @@ class LiveTally:
         self.total = NO_REQUESTS
         self._grown = NO_REQUESTS
         self.recent = GrowthWindow[Tally](window, sub)
-        self.hourly = GrowthWindow[Tally](HOUR, sub)
 
     def grow(self, growth: Tally) -> None:
-        """Adds growth to the windows."""
+        """Adds growth to the window."""
         self._grown += growth
 
     def mark(self, at: float) -> None:
         """Timestamps the growth so far with ``at``, a poll's time."""
         self.recent.append(at, self._grown)
-        self.hourly.append(at, self._grown)
 
     @property
     def window(self) -> Acceptance:
         """Over the sliding window, without a share."""
         return _acceptance(self.recent, self.recent.growth)
+
+
+class JudgedTally(LiveTally):
+    """That of a temperature, which may be judged over the last hour."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        super().__init__(window)
+        self.hourly = GrowthWindow[Tally](HOUR, sub)
+
+    def mark(self, at: float) -> None:
+        """Timestamps the growth so far with ``at``, a poll's time."""
+        super().mark(at)
+        self.hourly.append(at, self._grown)
 
     @property
     def hour(self) -> Acceptance:
@@ -184,7 +205,7 @@ def windows(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
     return _with_shares({label: tally.recent for label, tally in tallies.items()})
 
 
-def hours(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
+def hours(tallies: Mapping[str, JudgedTally]) -> dict[str, Acceptance]:
     """The same over the last hour, or as much of it as is known."""
     return _with_shares({label: tally.hourly for label, tally in tallies.items()})
 

@@ -177,12 +177,11 @@ class ModelState:
         """Adds what a life has counted since the cut that was ``taken``; returns the ``cut``."""
         if cut is taken.cut:
             return taken
-        tallies = self._labels.sums(cut)
-        for label, tally in tallies.items():
-            earlier = taken.tallies.get(label, NO_REQUESTS)
-            if tally.has_fallen(earlier):
+        tallies = dict(taken.tallies)
+        for label, growth in self._labels.sums(cut, taken.cut).items():
+            tallies[label] = tallies.get(label, NO_REQUESTS) + growth
+            if growth.has_fallen(NO_REQUESTS):
                 continue
-            growth = tally - earlier
             self._tally(label).grow(growth)
             by, name = label
             if by is Table.TEMPERATURE:

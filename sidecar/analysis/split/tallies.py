@@ -25,6 +25,7 @@ NO_ADAPTER: Final = "none"
 Label = tuple[Table, str]
 OWN: Final[Label] = (Table.OWN, "own")
 _NOTHING: Final = Acceptance(share=0.0)
+_NOTHING_COUNTED: Final = Cut()
 Tallies = Mapping[Label, Tally]
 
 
@@ -96,19 +97,29 @@ class RequestLabels:
         self.overflowed = len(rank) - len(named)
         return named != before
 
-    def sums(self, cut: Cut) -> dict[Label, Tally]:
-        """The tallies of one cut by label."""
-        sums: dict[Label, list[int]] = {}
+    def sums(self, cut: Cut, since: Cut = _NOTHING_COUNTED) -> dict[Label, Tally]:
+        """What a life has counted ``since`` an earlier cut, by label.
+
+        A cell that has not changed has the same numbers in both: what is only in such is left out.
+        """
+        sums: dict[Label, Sequence[int]] = {}
         for key, numbers in cut.cells.items():
+            before = since.cells.get(key)
+            if before is numbers:
+                continue
+            grown = numbers if before is None else [*map(sub, numbers, before)]
             for label in self._labels(key):
                 known = sums.get(label)
-                sums[label] = [*numbers] if known is None else [*map(add, known, numbers)]
+                sums[label] = grown if known is None else [*map(add, known, grown)]
 
         tallies = {
             label: tally_of(numbers, by_position=label[0] is Table.TEMPERATURE)
             for label, numbers in sums.items()
         }
-        endings = {(Table.ENDING, str(ending)): tally for ending, tally in cut.endings.items()}
+        endings = {
+            (Table.ENDING, str(ending)): tally - since.endings.get(ending, NO_REQUESTS)
+            for ending, tally in cut.endings.items()
+        }
         return {**tallies, **endings}
 
     def _labels(self, key: CellKey) -> Iterator[Label]:

@@ -8,7 +8,9 @@ from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Acceptance, Evidence, Loops, sum_windows
 from sidecar.analysis.model_state import ModelState
+from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed
+from sidecar.analysis.speed.steps import StepCosts
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.analysis.values import EngineValues, ModelValues
@@ -176,7 +178,7 @@ def _whole(
         past=model.past.past,
         speedup=speed.in_force if speed is not None else None,
         costs=speed.costs if speed is not None else None,
-        costs_by_load=model.speed.costs_by_load,
+        costs_by_load=_costs_by_load(model),
         speculation=speculation,
         is_data_parallel=any(map(_is_data_parallel, speculating)),
         runs_v2=_runs_v2(speculating),
@@ -184,6 +186,12 @@ def _whole(
         running=steps.running if steps is not None else None,
         loops=_loops(model, least) if temperatures else None,
     )
+
+
+def _costs_by_load(model: ModelState) -> Mapping[int, StepCosts]:
+    """None without a baseline, which alone tells what a load takes without speculation."""
+    curve = model.speed.curve
+    return {} if curve is None else costs_by_load(model.speed.loads.report(curve))
 
 
 def _loops(model: ModelState, min_requests: int) -> Loops | None:

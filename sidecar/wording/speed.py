@@ -56,6 +56,7 @@ _SIDES: Final = {
     Side.ABOVE: "above that, so it may well pay",
     Side.BELOW: "below that, so it probably does not pay",
 }
+_TRAFFIC_DECIDES: Final = "More traffic decides."
 CONTEXTS: Final = ("context, tokens", "speedup", "with speculation", "without (baseline)")
 
 
@@ -168,7 +169,7 @@ def deciding_sentence(model: ModelReport) -> str:
     """What makes an undecided speedup certain: more traffic, or a more exact baseline."""
     error = inexact_baseline(model.speed, model.plain_steps)
     if error is None:
-        return "More traffic decides."
+        return _TRAFFIC_DECIDES
     return (
         "More traffic alone may not decide: the baseline's step times at this load are only known"
         f" to ± {100 * CONFIDENCE * error:.1f} %. Measure it again, on a machine that does nothing"

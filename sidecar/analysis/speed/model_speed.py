@@ -15,6 +15,7 @@ from sidecar.analysis.speed.speedup import (
     EngineSpeedWindow,
     Held,
     LastKnown,
+    LoadReport,
     LoadTotals,
     SlidingTimes,
     Speedup,
@@ -187,25 +188,6 @@ class ModelSpeed:
         """The speedup over the last hour by context, a label of ``CONTEXT_LABELS``."""
         return self._contexts.read() if self.curve is not None else {}
 
-    @property
-    def costs_by_load(self) -> dict[int, StepCosts]:
-        """Step times by a load's highest number of running requests.
-
-        Has each load with enough steps and a plain step time, so none without a baseline.
-        """
-        if self.curve is None:
-            return {}
-        return {
-            load.highest: StepCosts(
-                actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=load.drafted
-            )
-            for load in self.loads.report(self.curve)
-            if load.plain_seconds
-            and load.drafted
-            and load.steps >= _ENOUGH_STEPS
-            and load.highest is not None
-        }
-
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""
         self._engines = {key: window for key, window in self._engines.items() if key in engines}
@@ -219,3 +201,20 @@ class ModelSpeed:
         if temperature not in self._temperatures:
             self._temperatures[temperature] = TemperatureSpeed(self._window)
         return self._temperatures[temperature]
+
+
+def costs_by_load(loads: Sequence[LoadReport]) -> dict[int, StepCosts]:
+    """Step times by a load's highest number of running requests.
+
+    Has each load with enough steps and a plain step time.
+    """
+    return {
+        load.highest: StepCosts(
+            actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=load.drafted
+        )
+        for load in loads
+        if load.plain_seconds
+        and load.drafted
+        and load.steps >= _ENOUGH_STEPS
+        and load.highest is not None
+    }

@@ -245,9 +245,8 @@ def judge(
     known = _Known(evidence, judged, thresholds)
     loses = known.certain_side(before.loses, known.loses)
     wins = known.certain_side(before.wins, known.wins)
-    by_acceptance = Verdict.INSUFFICIENT_DATA
-    if evidence.is_ruled:
-        by_acceptance = _by_acceptance(loses, wins)
+    is_ruled = evidence.is_ruled
+    by_acceptance = _by_acceptance(loses, wins) if is_ruled else Verdict.INSUFFICIENT_DATA
 
     by_speedup = None
     held_below = None
@@ -256,7 +255,7 @@ def judge(
         lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         by_speedup, held_below = _steady(before.by_speedup, speedup.ratio, speedup.error, lines)
 
-    is_open = evidence.is_ruled and by_speedup is None and by_acceptance not in _RISING
+    is_open = is_ruled and by_speedup is None and by_acceptance not in _RISING
     undecided = known.undecided(loses) if is_open else None
     has_collapsed = parts is not None and _has_collapsed(evidence, judged, parts)
     said = _Said.of(by_acceptance, by_speedup, undecided, has_collapsed=has_collapsed)

@@ -63,20 +63,14 @@ class SpreadWatch:
         self._last_share = 0.0  # 1 / requests of that block
         self._pairs = 0.0
         self._surprise = 0.0  # sum of squared differences, each over its expected value
-        self.spread = self._learnt()  # as far as it is known; before, as it is assumed
 
     def finished(self, sums: Sums) -> None:
         """Takes in finished requests with drafts."""
         self._sums = tuple(map(add, self._sums, sums))
-        self.spread = self._learnt()
 
     def block(self, requests: float, rate: float | None) -> None:
         """Takes in the rate of a block that has ended; None if it drafted nothing."""
         self._forget()
-        self._compare(requests, rate)
-        self.spread = self._learnt()
-
-    def _compare(self, requests: float, rate: float | None) -> None:
         if rate is None or requests < _FEWEST:
             self._last_rate = None
             return
@@ -110,7 +104,9 @@ class SpreadWatch:
         assumed = _REQUESTS_ASSUMED * _ASSUMED_VARIANCE
         return (assumed + known) / (_REQUESTS_ASSUMED + requests)
 
-    def _learnt(self) -> Spread:
+    @property
+    def spread(self) -> Spread:
+        """As far as it is known; before, as it is assumed."""
         assumed = _PAIRS_ASSUMED * _ASSUMED_FACTOR
         factor = (assumed + self._surprise) / (_PAIRS_ASSUMED + self._pairs)
         requests, *_ = self._sums

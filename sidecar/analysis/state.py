@@ -277,7 +277,9 @@ class State:
         ]
         is_whole = merge.OTHER_ENGINES not in self._engines.states
         self.probes.polled(at, present, is_whole=is_whole, has_restarted=has_restarted)
-        present = [replace(one, is_probed=self.probes.awaits(one.key)) for one in present]
+        present = [
+            replace(one, is_probed=True) if self.probes.awaits(one.key) else one for one in present
+        ]
         self.health.polled(at, interval, present, has_restarted=has_restarted)
 
     def _note_restarts(self, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:

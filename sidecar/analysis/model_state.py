@@ -194,7 +194,7 @@ class ModelState:
             if by is Table.ADAPTER and label not in totals:
                 del self.tallies[label]  # of a process of vLLM that has ended
 
-        for label in {*self.tallies, *totals}:
+        for label in [*self.tallies, *totals]:  # new ones in the order in which they appeared
             self._tally(label).total = totals.get(label, NO_REQUESTS)
 
     def _begin(self, at: float, lives: Sequence[CountedLife]) -> None:

@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """Finished requests by outcome, drafts, and the tokens drafted and accepted.
 
@@ -58,8 +58,9 @@ class Tally:
         return self if before is NO_REQUESTS else self._with(sub, before)
 
     def _with(self, act: Callable[[int, int], int], other: "Tally") -> "Tally":
+        numbers = map(act, _READ(self), _READ(other))
         return Tally(
-            *map(act, _READ(self), _READ(other)),
+            **dict(zip(_NUMBERS, numbers, strict=True)),
             drafted_at=_by_place(act, self.drafted_at, other.drafted_at),
             accepted_at=_by_place(act, self.accepted_at, other.accepted_at),
         )
@@ -83,9 +84,9 @@ class Tally:
 
 
 _ENDED: Final = tuple(map(str, Outcome))
+_NUMBERS: Final = (*_ENDED, "drafts", "draft_tokens", "accepted_tokens")
 _READ_ENDED: Final = attrgetter(*_ENDED)
-# all numbers but those by position, in the order of the fields
-_READ: Final = attrgetter(*_ENDED, "drafts", "draft_tokens", "accepted_tokens")
+_READ: Final = attrgetter(*_NUMBERS)
 NO_REQUESTS: Final = Tally()
 
 
@@ -123,7 +124,7 @@ def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
     accepted_at = _at_least(accepted)
 
     return Tally(
-        *numbers[: len(_ENDED)],
+        **dict(zip(_ENDED, numbers, strict=False)),
         drafts=sum(drafted),
         draft_tokens=sum(drafted_at),
         accepted_tokens=sum(accepted_at),

@@ -18,7 +18,7 @@ from sidecar.analysis.certainty.past import Counted, PastWatch
 from sidecar.analysis.certainty.sums import Sums
 from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.judgement import Judgement, Verdict
-from sidecar.analysis.split.tallies import LiveTally
+from sidecar.analysis.split.tallies import JudgedTally
 from sidecar.analysis.verdict import judge
 from sidecar.requests.tally import Tally
 from sidecar.settings.groups import Thresholds
@@ -34,7 +34,7 @@ class Pod:
     def __init__(self) -> None:
         self.at = 1e6
         self.judgement = Judgement()
-        self._tally = LiveTally(WINDOW)
+        self._tally = JudgedTally(WINDOW)
         self._tally.mark(self.at)
         self._past = PastWatch()
         self._past.mark(self.at)

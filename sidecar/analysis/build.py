@@ -13,6 +13,7 @@ from sidecar.analysis.distributions import quantile
 from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.engine.engine_state import EngineState, Limitation
 from sidecar.analysis.evidence import NO_DRAFTS
+from sidecar.analysis.finer import Part
 from sidecar.analysis.judgement import Judgement, ModelJudgement
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
@@ -39,34 +40,39 @@ def model_report(
     thresholds: Thresholds,
 ) -> ModelReport:
     """The model as of the last good poll; ``model`` and ``engines`` are what it was read from."""
-    groups = group_reports(
-        model.tallies, values.differences, thresholds.min_requests, is_fresh=values.is_fresh
-    )
+    least = thresholds.min_requests
+    differences = model.groups.differences if values.is_told else {}
+    groups = group_reports(model.tallies, differences, least, is_fresh=values.is_fresh)
+    loads = model.speed.loads.report(model.speed.curve)
 
     report = ModelReport(
         model_name=values.name,
-        engines=tuple(_engine(values, one, engines[one.key], judged) for one in values.engines),
-        temperatures=tuple(_temperatures(values, judged, model)) if values.is_split else (),
+        engines=tuple(
+            _engine(values, one, engines[one.key], judged, differences) for one in values.engines
+        ),
+        temperatures=tuple(_temperatures(values, judged, model, least)) if values.is_split else (),
         groups=tuple(groups) if values.is_split else (),
         judgement=judged.whole,
         speed=values.speed,
         estimate=_estimate(values),
-        loads=tuple(
-            load for load in values.loads if load.tokens or load.plain_tpot_seconds is not None
-        ),
+        loads=tuple(load for load in loads if load.tokens or load.plain_tpot_seconds is not None),
         contexts=model.speed.contexts if values.is_fresh else {},
-        acceptance_p10=values.acceptance_p10,
-        overlong=values.overlong,
-        own=values.own,
         no_split=values.no_split,
         advice=judged.advice,
         plain_cache=model.plain_cache,
         plain_steps=model.speed.curve,
         plain_latencies=model.plain_latencies,
-        endings=values.endings,
-        change=values.change,
-        checklist=_checklist(values, engines, thresholds) if values.is_plain else None,
+        checklist=_checklist(values, model, engines, least) if values.is_plain else None,
     )
+    if values.is_told:
+        report = replace(
+            report,
+            acceptance_p10=model.acceptance_p10(values.at, least),
+            overlong=model.overlong.found(len(values.present)),
+            own=model.own,
+            endings=model.endings.report,
+            change=model.changes.report(values.at),
+        )
     if not values.is_fresh:
         return report
     report = replace(
@@ -90,16 +96,21 @@ def _estimate(values: ModelValues) -> Estimate | None:
 
 
 def _checklist(
-    values: ModelValues, engines: Mapping[EngineKey, EngineState], thresholds: Thresholds
+    values: ModelValues, model: ModelState, engines: Mapping[EngineKey, EngineState], least: int
 ) -> Checklist:
+    traffic = model.traffic.traffic(least) if values.is_told else None
     loads = [engines[engine.key].polled_load.load for engine in values.present]
     hellos = [engine.plugin.confirmed for engine in values.present]
     hello = next(filter(None, hellos), None)  # the engines are configured alike
-    return checklist(values.traffic, loads, thresholds.min_requests, hello)
+    return checklist(traffic, loads, least, hello)
 
 
 def _engine(
-    values: ModelValues, engine: EngineValues, state: EngineState, judged: ModelJudgement
+    values: ModelValues,
+    engine: EngineValues,
+    state: EngineState,
+    judged: ModelJudgement,
+    differences: Mapping[str, Mapping[str, Difference]],
 ) -> EngineReport:
     plugin = engine.plugin
     held = state.held
@@ -143,7 +154,7 @@ def _engine(
         latencies=state.latencies,
         acceptance=window if window.draft_tokens > 0 else None,
         limitations=_limitations(engine),
-        difference=_difference(values, engine),
+        difference=differences.get(ENGINE, {}).get(engine.key.engine),
         undrafted_tokens=state.undrafted_tokens,
         coverage=plugin.coverage,
         report_age=plugin.report_age,
@@ -157,21 +168,22 @@ def _limitations(engine: EngineValues) -> frozenset[Limitation]:
     return engine.limitations
 
 
-def _difference(values: ModelValues, engine: EngineValues) -> Difference | None:
-    return values.differences.get(ENGINE, {}).get(engine.key.engine)
-
-
 def _temperatures(
-    values: ModelValues, judged: ModelJudgement, model: ModelState
+    values: ModelValues, judged: ModelJudgement, model: ModelState, least: int
 ) -> Iterator[TemperatureReport]:
+    parts = model.parts(least) if values.is_told else {}
     for by, label in model.tallies:
         if by is Table.TEMPERATURE:
             judgement = judged.temperatures.get(label, Judgement())
-            yield _temperature(values, label, judgement, model)
+            yield _temperature(values, label, judgement, model, parts.get(label, ()))
 
 
 def _temperature(
-    values: ModelValues, label: str, judgement: Judgement, model: ModelState
+    values: ModelValues,
+    label: str,
+    judgement: Judgement,
+    model: ModelState,
+    parts: tuple[Part, ...],
 ) -> TemperatureReport:
     state = model.temperatures[label]
     speed = model.speed.temperature(label)
@@ -210,7 +222,7 @@ def _temperature(
         tpot_quantiles=_quantiles(state.recent_tpot.ordered(), _TIMES),
         speedup=speed.speedup,
         held=speed.held,
-        parts=values.parts.get(label, ()),
+        parts=parts,
     )
 
 

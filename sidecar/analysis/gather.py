@@ -1,7 +1,4 @@
-"""Makes a model's values from the state, once a good poll.
-
-Whether they are fresh is decided here alone: what is not has no current values.
-"""
+"""Makes a model's values from the state, once a good poll."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +9,8 @@ from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Acceptance, Evidence, Loops, sum_windows
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.speed.model_speed import costs_by_load
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
+from sidecar.analysis.speed.speedup import EngineSpeed
+from sidecar.analysis.speed.steps import StepCosts
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.analysis.split.view import EngineView, LivesView
 from sidecar.analysis.values import EngineValues, ModelValues
@@ -35,43 +33,25 @@ def gather(
     speculating = [engine for engine in known if engine.speculates]
     speculation = _speculation(speculating)
     no_split = lives.no_split(model.name)
-    present = sum(engine.is_present for engine in known)
-    is_told = no_split is None and present > 0
+    is_told = no_split is None and any(engine.is_present for engine in known)
 
-    loads = model.speed.loads.report(model.speed.curve)
     speed = _speed(model, speculating, speculation, is_split=no_split is None)
     temperatures = _temperatures(model, speculation) if is_told else {}
-    values = ModelValues(
+    return ModelValues(
         name=model.name,
         at=at,
         engines=known,
         no_split=no_split,
-        loads=loads,
         whole=_whole(
             model,
             speculating,
             temperatures,
             speculation=speculation,
             speed=speed,
-            loads=loads,
             least=thresholds.min_requests,
         ),
         temperatures=temperatures,
         speed=speed,
-    )
-    if not is_told:
-        return values
-
-    return replace(
-        values,
-        differences=model.groups.differences,
-        acceptance_p10=model.acceptance_p10(at, thresholds.min_requests),
-        overlong=model.overlong.found(present),
-        own=model.own,
-        traffic=model.traffic.traffic(thresholds.min_requests) if values.is_plain else None,
-        endings=model.endings.report,
-        change=model.changes.report(at),
-        parts=model.parts(thresholds.min_requests),
     )
 
 
@@ -186,7 +166,6 @@ def _whole(
     *,
     speculation: Speculation | None,
     speed: EngineSpeed | None,
-    loads: Sequence[LoadReport],
     least: int,
 ) -> Evidence:
     """Of fewer finished requests than ``least``, nothing is said of how they end."""
@@ -200,7 +179,7 @@ def _whole(
         past=model.past.past,
         speedup=speed.in_force if speed is not None else None,
         costs=speed.costs if speed is not None else None,
-        costs_by_load=costs_by_load(loads),
+        costs_by_load=_costs_by_load(model),
         speculation=speculation,
         is_data_parallel=any(map(_is_data_parallel, speculating)),
         runs_v2=_runs_v2(speculating),
@@ -208,6 +187,12 @@ def _whole(
         running=steps.running if steps is not None else None,
         loops=_loops(model, least) if temperatures else None,
     )
+
+
+def _costs_by_load(model: ModelState) -> Mapping[int, StepCosts]:
+    """None without a baseline, which alone tells what a load takes without speculation."""
+    curve = model.speed.curve
+    return {} if curve is None else costs_by_load(model.speed.loads.report(curve))
 
 
 def _loops(model: ModelState, min_requests: int) -> Loops | None:

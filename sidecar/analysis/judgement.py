@@ -66,7 +66,9 @@ def is_uncertain(by_speedup: Verdict | None, undecided: Undecided | None) -> boo
 class Judgement:
     """The verdict on one model, temperature or engine, with its evidence.
 
-    ``is_known`` is False if nothing was judged, for example after polls have failed for long.
+    ``evidence`` is what it was made from: it holds as long as the judgement does, while the values
+    of its poll age. ``is_known`` is False if nothing was judged, for example after polls have
+    failed for long.
     ``judged`` is the window that was judged, None below the gates; ``gate`` is the first of those
     that keeps it from being judged. ``by_acceptance`` is the verdict by the rule of thumb, once it
     is certain on which side of the two thresholds the rate is: ``loses`` and ``wins`` are where it

@@ -4,7 +4,7 @@ Requests are known only where the plug-in is connected.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
@@ -26,6 +26,7 @@ from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Kind
 from sidecar.analysis.split.tallies import (
     OWN,
+    JudgedTally,
     Label,
     LiveTally,
     RequestLabels,
@@ -90,7 +91,7 @@ class ModelState:
         known += [(Table.TEMPERATURE, label) for label in self._buckets.labels]
         known += [(by, label) for by, declared in GROUPED.items() for label in declared.labels]
         # What was drafted at each temperature and in each group.
-        self.tallies = {key: LiveTally(window) for key in known}
+        self.tallies = {label: _new_tally(label, window) for label in known}
         self._marked = 0.0  # the last good poll's time
         # what decides whether a rate is certain: of all requests, and at each temperature
         self.past = PastWatch()
@@ -176,12 +177,11 @@ class ModelState:
         """Adds what a life has counted since the cut that was ``taken``; returns the ``cut``."""
         if cut is taken.cut:
             return taken
-        tallies = self._labels.sums(cut)
-        for label, tally in tallies.items():
-            earlier = taken.tallies.get(label, NO_REQUESTS)
-            if tally.has_fallen(earlier):
+        tallies = dict(taken.tallies)
+        for label, growth in self._labels.sums(cut, taken.cut).items():
+            tallies[label] = tallies.get(label, NO_REQUESTS) + growth
+            if growth.has_fallen(NO_REQUESTS):
                 continue
-            growth = tally - earlier
             self._tally(label).grow(growth)
             by, name = label
             if by is Table.TEMPERATURE:
@@ -194,7 +194,7 @@ class ModelState:
             if by is Table.ADAPTER and label not in totals:
                 del self.tallies[label]  # of a process of vLLM that has ended
 
-        for label in {*self.tallies, *totals}:
+        for label in [*self.tallies, *totals]:  # new ones in the order in which they appeared
             self._tally(label).total = totals.get(label, NO_REQUESTS)
 
     def _begin(self, at: float, lives: Sequence[CountedLife]) -> None:
@@ -210,7 +210,7 @@ class ModelState:
     def _tally(self, label: Label) -> LiveTally:
         """A label's, new on first use: its window then begins with the last poll."""
         if label not in self.tallies:
-            self.tallies[label] = LiveTally(self._settings.latency_window)
+            self.tallies[label] = _new_tally(label, self._settings.latency_window)
             self.tallies[label].mark(self._marked)
         return self.tallies[label]
 
@@ -279,7 +279,7 @@ class ModelState:
             alike: dict[tuple[Label, ...], list[FinishedRequest]] = {}
             for request in ended:
                 if request.draft_tokens and request.ending != LOOP:
-                    alike.setdefault(tuple(self._groups(request)), []).append(request)
+                    alike.setdefault(tuple(self._labels.compared(request)), []).append(request)
 
             sums = {Kind(temperature, engine, kind): _sums(same) for kind, same in alike.items()}
             if sums:
@@ -300,15 +300,6 @@ class ModelState:
                 by_hundredth.setdefault(hundredth, []).append(request)
 
         self._finer.add(at, {hundredth: _sums(same) for hundredth, same in by_hundredth.items()})
-
-    def _groups(self, request: FinishedRequest) -> Iterator[Label]:
-        """The groups of a request that are compared with others, as far as its plug-in tells."""
-        for by, declared in GROUPED.items():
-            if declared.key_of is None or not self._labels.has(by):
-                continue
-            key = declared.key_of(request)
-            if key is not None:
-                yield by, self._labels.label(by, key)
 
     def forget_past(self) -> None:
         """What was counted of all requests was another server's."""
@@ -381,10 +372,12 @@ class ModelState:
         """Of this product's own requests, over the sliding window."""
         return self.tallies[OWN].window
 
-    def _by_label(self) -> dict[str, LiveTally]:
+    def _by_label(self) -> dict[str, JudgedTally]:
         """The temperatures' tallies."""
         return {
-            label: tally for (by, label), tally in self.tallies.items() if by is Table.TEMPERATURE
+            label: tally
+            for (_, label), tally in self.tallies.items()
+            if isinstance(tally, JudgedTally)
         }
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
@@ -400,6 +393,11 @@ class ModelState:
             return None
 
         return quantile(rates, 0.1)
+
+
+def _new_tally(label: Label, window: float) -> LiveTally:
+    by, _ = label
+    return JudgedTally(window) if by is Table.TEMPERATURE else LiveTally(window)
 
 
 def _undrafted_tokens(request: FinishedRequest) -> int:

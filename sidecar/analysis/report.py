@@ -145,7 +145,7 @@ class ModelReport:
     speed: EngineSpeed | None
     # all speculating engines together; every load at which anything is known
     loads: tuple[LoadReport, ...]
-    acceptance_p10: float | None
+    acceptance_p10: float | None = None
     no_split: NoSplit | None  # why there are no temperatures; None if there are
     advice: Advice | None  # on the number of draft tokens; None below the gates
     # over latency_window, of what this product's own commands sent: it is in no temperature

@@ -15,7 +15,7 @@ from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.engine.health import HealthWatch, vitals
 from sidecar.analysis.engine.probes import Probes
-from sidecar.analysis.engine.scrape_report import ScrapeReport
+from sidecar.analysis.engine.scrape_report import Age, ScrapeReport
 from sidecar.analysis.gather import gather
 from sidecar.analysis.judgement import ModelJudgement
 from sidecar.analysis.model_state import ModelState
@@ -71,8 +71,7 @@ class State:
         # What they were read from: a poll that fails half-way may have dropped some of it since.
         self._read_models: Mapping[str, ModelState] = {}
         self._read_engines: Mapping[EngineKey, EngineState] = {}
-        # The reports on these: by whether they are fresh, and whether the judgements hold
-        self._reports: dict[tuple[bool, bool], tuple[ModelReport, ...]] = {}
+        self._reports: dict[Age, tuple[ModelReport, ...]] = {}  # on these, once made
         self._alerts: tuple[PodAlert, ...] | None = None  # that follow from them, once made
         self._began: float | None = None  # when the first poll ended
         self._drops = DropWatch()
@@ -152,13 +151,13 @@ class State:
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
         scrape = self._scrape.at(now, self._engines.restarts)
-        # Counters of a process that may have ended would fall later, and be too high until then.
-        judged = self._judge.in_force(now, fresh=scrape.up)
+        age = self._scrape.age(now)
         models: tuple[ModelReport, ...] = ()
         alerts: tuple[PodAlert, ...] = ()
+        # Counters of a process that may have ended would fall later, and be too high until then.
         if not self._engines.is_in_doubt:
-            models = self._model_reports(judged, is_fresh=scrape.up)
-            alerts = self._alerts_on_models(judged)
+            models = self._model_reports(age)
+            alerts = self._alerts_on_models() if age is not Age.OLD else ()
 
         return Report(
             at=now,
@@ -166,7 +165,7 @@ class State:
             plugin=self.plugin.report(problem, as_of_poll=True),
             models=models,
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
-            health=self.health.report(is_fresh=scrape.up),
+            health=self.health.report(is_fresh=age is Age.FRESH),
             probe=self.probes.report,
             alerts=(*self._alerts_on_vllm(now, scrape, models), *alerts),
         )
@@ -185,44 +184,41 @@ class State:
         )
         return () if alert is None else (alert,)
 
-    def _alerts_on_models(self, judged: Mapping[str, ModelJudgement]) -> tuple[PodAlert, ...]:
-        """As of the last good poll, for as long as its judgements are in force."""
-        if not judged:
-            return ()
+    def _alerts_on_models(self) -> tuple[PodAlert, ...]:
+        """As of the last good poll."""
         if self._alerts is None:
             thresholds = self._settings.thresholds
             self._alerts = tuple(
                 alert
-                for model in self._model_reports(judged, is_fresh=True)
+                for model in self._model_reports(Age.FRESH)
                 for alert in model_alerts(
                     model,
                     thresholds,
                     has_dropped=self._drops.has_dropped(
-                        model.model_name, judged.get(model.model_name, ModelJudgement())
+                        model.model_name, self._judgement(model.model_name)
                     ),
                 )
             )
         return self._alerts
 
-    def _model_reports(
-        self, judged: Mapping[str, ModelJudgement], *, is_fresh: bool
-    ) -> tuple[ModelReport, ...]:
-        """All models, made once for each poll, and once more when it is no longer fresh."""
-        which = (is_fresh, bool(judged))
-        if which in self._reports:
-            return self._reports[which]
-
-        self._reports[which] = tuple(
-            model_report(
-                values if is_fresh else values.aged(),
-                judged.get(values.name, ModelJudgement()),
-                self._read_models[values.name],
-                self._read_engines,
-                self._settings.thresholds,
+    def _model_reports(self, age: Age) -> tuple[ModelReport, ...]:
+        """All models, made once for each poll, and once more each time that it has aged."""
+        if age not in self._reports:
+            self._reports[age] = tuple(
+                model_report(
+                    values if age is Age.FRESH else values.aged(),
+                    ModelJudgement() if age is Age.OLD else self._judgement(values.name),
+                    self._read_models[values.name],
+                    self._read_engines,
+                    self._settings.thresholds,
+                )
+                for values in self._values
             )
-            for values in self._values
-        )
-        return self._reports[which]
+        return self._reports[age]
+
+    def _judgement(self, model_name: str) -> ModelJudgement:
+        """The last one on a model."""
+        return self._judge.judged.get(model_name, ModelJudgement())
 
     def _note_poll(self, at: float) -> None:
         if self._began is None:
@@ -248,7 +244,7 @@ class State:
         self._reports.clear()
         self._alerts = None
         self._judge.judge(self._values, at)
-        self._drops.observe(at, self._judge.in_force(at, fresh=True))
+        self._drops.observe(at, self._judge.judged)
 
     def _note_moment(self, at: float, model: ModelState) -> None:
         """Keeps what the model's requests are like, to be compared once it speculates otherwise."""
@@ -264,10 +260,9 @@ class State:
     def _watch_health(
         self, at: float, interval: float, lives: LivesView, *, has_restarted: bool
     ) -> None:
-        judged = self._judge.in_force(at, fresh=True)  # of this poll
         collapsed = {
             name: model.whole.has_collapsed
-            for name, model in judged.items()
+            for name, model in self._judge.judged.items()
             if model.whole.judged is not None
         }
 
@@ -282,7 +277,9 @@ class State:
         ]
         is_whole = merge.OTHER_ENGINES not in self._engines.states
         self.probes.polled(at, present, is_whole=is_whole, has_restarted=has_restarted)
-        present = [replace(one, is_probed=self.probes.awaits(one.key)) for one in present]
+        present = [
+            replace(one, is_probed=True) if self.probes.awaits(one.key) else one for one in present
+        ]
         self.health.polled(at, interval, present, has_restarted=has_restarted)
 
     def _note_restarts(self, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:

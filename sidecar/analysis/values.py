@@ -1,21 +1,16 @@
-"""What is known of the models at a good poll, by value: all that verdicts follow from.
+"""What is known of the models at a good poll, by value: all that judgements follow from.
 
-``gather.py`` makes them from the state, once a poll, and nothing in them changes afterwards.
+``gather.py`` makes them from the state, once a poll, and nothing in them changes afterwards. What
+is only shown is no part of them: ``build.py`` reads it when a report is asked for.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sidecar.analysis.change import Change
-from sidecar.analysis.checklist.traffic import Traffic
-from sidecar.analysis.endings import EndingsReport
 from sidecar.analysis.engine.engine_state import WITHOUT_SPECULATION, Limitation
-from sidecar.analysis.evidence import NO_DRAFTS, Acceptance, Evidence
-from sidecar.analysis.finer import Part
-from sidecar.analysis.overlong import Overlong
-from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
+from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.speed.speedup import EngineSpeed
 from sidecar.analysis.split.plugin_state import NoSplit
-from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.split.view import EngineView
 from sidecar.engine.engine_key import EngineKey
 
@@ -45,36 +40,29 @@ class EngineValues:
 class ModelValues:
     """One model, at ``at``: a good poll's time.
 
-    ``no_split`` says why it has no split; None if it has one. ``loads`` is since vLLM started.
-    All that follows is current: empty or None where it is not known, or not fresh. ``whole`` and
-    ``temperatures`` are what it is judged by, over all its engines and at each temperature.
+    ``no_split`` says why it has no split; None if it has one. All that follows is current: empty or
+    None where it is not known, or not fresh. ``whole`` and ``temperatures`` are what it is judged
+    by, over all its engines and at each temperature.
     """
 
     name: str
     at: float
     engines: tuple[EngineValues, ...]
     no_split: NoSplit | None
-    loads: tuple[LoadReport, ...] = ()
     is_fresh: bool = True
     whole: Evidence = _NO_EVIDENCE
     temperatures: Mapping[str, Evidence] = field(default_factory=dict)
     speed: EngineSpeed | None = None  # of all speculating engines together
-    # by table, or between engines, and group
-    differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
-    acceptance_p10: float | None = None  # of single requests
-    overlong: Overlong | None = None
-    own: Acceptance = NO_DRAFTS  # of the requests that this product's own commands sent
-    # of the last hour; None if it speculates, or has no split
-    traffic: Traffic | None = None
-    endings: EndingsReport | None = None  # None if too few requests of the window are known
-    change: Change | None = None
-    # by temperature, what it has within it, where that differs
-    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
 
     @property
     def is_split(self) -> bool:
         """Whether the model is split with the plug-ins' data."""
         return self.no_split is None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether plug-ins tell of its requests now: it is split, and an engine is on the page."""
+        return self.is_split and bool(self.present)
 
     @property
     def present(self) -> list[EngineValues]:
@@ -105,10 +93,5 @@ class ModelValues:
             for one in self.engines
         )
         return ModelValues(
-            name=self.name,
-            at=self.at,
-            engines=engines,
-            no_split=self.no_split,
-            loads=self.loads,
-            is_fresh=False,
+            name=self.name, at=self.at, engines=engines, no_split=self.no_split, is_fresh=False
         )

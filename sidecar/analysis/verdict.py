@@ -43,7 +43,6 @@ _LOSS_ENDS: Final = 1.0
 # a window that was judged stays so until its traffic falls below this share of the gates
 _KEPT: Final = 0.5
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
-IN_FORCE_SECONDS: Final = 60.0  # that judgements stay so while polls fail
 _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE)
 _NO_JUDGEMENT: Final = Judgement()
 _TEMPERATURE: Final = "temperature"
@@ -63,8 +62,7 @@ class Judge:
         self._thresholds = thresholds
         self._window = window
         self._last: dict[_Key, Judgement] = {}
-        self._judged: Mapping[str, ModelJudgement] = {}
-        self._judged_at = -math.inf
+        self.judged: Mapping[str, ModelJudgement] = {}  # the last judgements, by model
 
     def apply(self, thresholds: Thresholds) -> None:
         """Judges by these thresholds from now on.
@@ -78,7 +76,7 @@ class Judge:
     def forget(self, name: str) -> None:
         """Judges a model that speculates in another way without what it was judged before."""
         self._last = {key: last for key, last in self._last.items() if key[0] != name}
-        self._judged = {key: judged for key, judged in self._judged.items() if key != name}
+        self.judged = {key: judged for key, judged in self.judged.items() if key != name}
 
     def judge(self, models: Iterable[ModelValues], at: float) -> None:
         """Judges all present models at ``at``, Unix seconds.
@@ -88,21 +86,12 @@ class Judge:
         """
         models = tuple(models)
         before = self._last
-        advised = {name: model.advice for name, model in self._judged.items()}
+        advised = {name: model.advice for name, model in self.judged.items()}
         self._last = {}
-        self._judged = {
+        self.judged = {
             model.name: self._model(model, before, advised.get(model.name), at) for model in models
         }
-        self._last |= _remembered(before, self._last.keys(), self._judged.keys())
-        self._judged_at = at
-
-    def in_force(self, now: float, *, fresh: bool) -> Mapping[str, ModelJudgement]:
-        """The last judgements, by model.
-
-        Without a ``fresh`` poll, empty if they are more than a minute old.
-        """
-        is_recent = 0 <= now - self._judged_at <= IN_FORCE_SECONDS
-        return self._judged if fresh or is_recent else {}
+        self._last |= _remembered(before, self._last.keys(), self.judged.keys())
 
     def _model(
         self,
@@ -256,9 +245,8 @@ def judge(
     known = _Known(evidence, judged, thresholds)
     loses = known.certain_side(before.loses, known.loses)
     wins = known.certain_side(before.wins, known.wins)
-    by_acceptance = Verdict.INSUFFICIENT_DATA
-    if evidence.is_ruled:
-        by_acceptance = _by_acceptance(loses, wins)
+    is_ruled = evidence.is_ruled
+    by_acceptance = _by_acceptance(loses, wins) if is_ruled else Verdict.INSUFFICIENT_DATA
 
     by_speedup = None
     held_below = None
@@ -267,7 +255,7 @@ def judge(
         lines = Lines(thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         by_speedup, held_below = _steady(before.by_speedup, speedup.ratio, speedup.error, lines)
 
-    is_open = evidence.is_ruled and by_speedup is None and by_acceptance not in _RISING
+    is_open = is_ruled and by_speedup is None and by_acceptance not in _RISING
     undecided = known.undecided(loses) if is_open else None
     has_collapsed = parts is not None and _has_collapsed(evidence, judged, parts)
     said = _Said.of(by_acceptance, by_speedup, undecided, has_collapsed=has_collapsed)

@@ -7,8 +7,8 @@ from typing import Final
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.estimate import Estimate, Unsized
-from sidecar.analysis.speed.plain import step_time, uncertainty
-from sidecar.analysis.speed.speedup import EngineSpeed, Held, Speedup
+from sidecar.analysis.speed.plain import uncertainty
+from sidecar.analysis.speed.speedup import EngineSpeed, Held, Speedup, inexact_baseline
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.numbers import duration, latency, percent, rate_within
@@ -183,18 +183,12 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
 
 def deciding_sentence(model: ModelReport) -> str:
     """What makes an undecided speedup certain: more traffic, or a more exact baseline."""
-    speed = model.speed
-    times = model.plain_steps
-    if speed is None or speed.speedup is None or speed.steps is None or times is None:
-        return _TRAFFIC_DECIDES
-
-    plain = step_time(times, speed.steps.running)
-    known = plain.error / plain.seconds if plain.seconds else 0.0
-    if 2 * known**2 < (speed.speedup.error / speed.speedup.ratio) ** 2:
+    error = inexact_baseline(model.speed, model.plain_steps)
+    if error is None:
         return _TRAFFIC_DECIDES
     return (
         "More traffic alone may not decide: the baseline's step times at this load are only known"
-        f" to ± {100 * CONFIDENCE * known:.1f} %. Measure it again, on a machine that does nothing"
+        f" to ± {100 * CONFIDENCE * error:.1f} %. Measure it again, on a machine that does nothing"
         " else."
     )
 

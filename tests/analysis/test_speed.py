@@ -12,11 +12,14 @@ from sidecar.analysis.speed.plain import plain_token, uncovered
 from sidecar.analysis.speed.scatter import RequestSpread
 from sidecar.analysis.speed.speedup import (
     ContextSpeed,
+    EngineSpeed,
     EngineSpeedWindow,
     LastKnown,
     LoadTotals,
     SlidingTimes,
+    Speedup,
     context_label,
+    inexact_baseline,
 )
 from sidecar.analysis.speed.steps import LOAD_LABELS, Prefill, Steps, load_label, reported_steps
 from sidecar.analysis.speed.withheld import Withheld
@@ -235,6 +238,19 @@ def test_an_error_of_the_reference_is_common_to_all_tokens():
     )
     assert few**2 - without**2 == pytest.approx(0.05**2)
     assert many > 0.05
+
+
+@pytest.mark.parametrize(("error", "keeps"), [(0.057, None), (0.056, pytest.approx(0.04))])
+def test_a_baseline_keeps_a_speedup_undecided_once_half_of_its_variance_is_the_baseline_s(
+    error, keeps
+):
+    """More traffic makes only the other half smaller."""
+    known = Speedup(ratio=1.0, error=error, plain_seconds=0.01, actual_seconds=0.01, tokens=9.0)
+    engine = EngineSpeed(steps=decoding(0.02), speedup=known)
+    rough = replace(CURVE, drift=0.04)
+    assert inexact_baseline(engine, rough) == keeps
+    assert inexact_baseline(engine, None) is None
+    assert inexact_baseline(replace(engine, speedup=None), rough) is None
 
 
 def test_with_drafts_in_half_of_the_steps_the_break_even_acceptance_is_the_one_at_a_speedup_of_1():

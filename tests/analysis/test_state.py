@@ -407,6 +407,22 @@ def test_what_a_poll_made_does_not_change_with_the_next_ones():
     assert repr((pod.state._values, pod.report())) != text
 
 
+def test_a_poll_is_shown_alike_whenever_its_report_is_made():
+    """What plug-ins send meanwhile is part of the next one: what is only shown is read late."""
+    pod = Pod()
+    pod.serve((0, 10, 6), (70, 10, 2), polls=30)
+    pod.plugin.finish(accepted_tokens=12, ending="normal")
+    pod.poll(pod.plugin.counted())
+    made = repr(pod.report().models)
+
+    pod.plugin.finish(accepted_tokens=3, ending="loop")
+    pod.plugin.serve(20).tick()
+    pod.state._reports.clear()
+    assert repr(pod.report().models) == made
+    pod.poll(pod.plugin.counted())
+    assert repr(pod.report().models) != made
+
+
 def test_a_poll_that_is_cut_off_half_way_takes_nothing_from_the_report(monkeypatch):
     """A fault of ours leaves the report as of the last good poll, with what it was read from."""
     server = Server()

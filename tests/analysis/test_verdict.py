@@ -379,7 +379,7 @@ def model(whole, name="m", engines=None, **temperatures):
 
 def judged(judge_, *models):
     judge_.judge(models, 0.0)
-    return judge_.in_force(0.0, fresh=True)
+    return judge_.judged
 
 
 def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidence():
@@ -422,7 +422,7 @@ def test_a_verdict_holds_since_it_was_reached_and_names_the_one_that_it_replaced
         (60, 0.7, (0.97, 0.03)), (70, 0.7, (1.3,)), (5, 0.7, (1.3,)),
     ):  # fmt: skip
         judge_.judge([model(evidence(rate, speedup=speedup))], float(at))
-        whole = judge_.in_force(float(at), fresh=True)["m"].whole
+        whole = judge_.judged["m"].whole
         told.append((whole.verdict, whole.since, whole.was))
     assert told == [
         (POSITIVE, 10, None),

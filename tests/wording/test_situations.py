@@ -118,7 +118,7 @@ def judged_model(pod):
     )
     judge = Judge(Thresholds(), 300.0)
     judge.judge([values], 0.0)
-    judged = judge.in_force(0.0, fresh=True)["demo"]
+    judged = judge.judged["demo"]
 
     groups = ()
     if pod.lower:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.analysis.certainty.past import Estimate
 
@@ -35,8 +35,7 @@ class CertainSide:
 NOWHERE: Final = CertainSide()
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line at ``value``, and how many errors beyond it each side begins.
 
     ``below`` and ``above``: where nothing was certain. ``falls`` and ``rises``: from the other

@@ -27,7 +27,9 @@ class EngineWindow:
         """``seconds`` is the length of the window, by the clock that gives ``at``."""
         # A window keeps sixty readings, so one is a tuple of numbers.
         self._readings = CounterWindow(seconds)
-        self._counters: Mapping[Counter, float] | None = None  # once read, until the next poll
+        self._grown: tuple[float, ...] = ()  # a reading's growth over the window
+        # that of the counters, without those that vLLM does not export
+        self.counters: Mapping[Counter, float] = {}
 
     def add(
         self, at: float, shown: EngineSnapshot, held: EngineSnapshot, *, has_restarted: bool
@@ -41,21 +43,14 @@ class EngineWindow:
         if not shown.accepted_per_position:
             positions = (math.nan,) * len(positions)
         self._readings.observe(at, (*counters, *positions), has_restarted=has_restarted)
-        self._counters = None
+        self._grown = self._readings.growth or ()
+        grown = zip(_COUNTERS, self._grown, strict=False)
+        self.counters = {counter: one for counter, one in grown if not math.isnan(one)}
 
     @property
     def seconds(self) -> float:
         """The time that the growth covers: shorter than the window while there is less history."""
         return self._readings.seconds
-
-    @property
-    def counters(self) -> Mapping[Counter, float]:
-        """The growth of the counters, without those that vLLM does not export."""
-        if self._counters is None:
-            growth = (self._readings.growth or ())[: len(_COUNTERS)]
-            grown = zip(_COUNTERS, growth, strict=False)
-            self._counters = {counter: one for counter, one in grown if not math.isnan(one)}
-        return self._counters
 
     def accepted_per_position(self, positions: int) -> tuple[float, ...]:
         """The growth of the accepted tokens at the first ``positions`` positions.
@@ -63,5 +58,5 @@ class EngineWindow:
         Empty if vLLM does not export it. Before a restart there may have been more positions.
         """
         first = len(_COUNTERS)
-        grown = (self._readings.growth or ())[first : first + positions]
+        grown = self._grown[first : first + positions]
         return () if any(map(math.isnan, grown)) else grown

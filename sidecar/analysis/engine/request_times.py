@@ -52,8 +52,9 @@ class RequestTimes:
         """Adds those that were told by ``at``, a good poll's time."""
         times: dict[tuple[Phase, str], list[float]] = {}
         for request in requests:
+            kind = self._kind(request)
             for phase, seconds in _times(request):
-                times.setdefault((phase, self._kind(request)), []).append(seconds)
+                times.setdefault((phase, kind), []).append(seconds)
 
         kept = self._window.kept_last
         for key, values in times.items():

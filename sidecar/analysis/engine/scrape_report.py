@@ -2,12 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Final
 
 from sidecar.errors import ScrapeError
 
 _FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are shown
 _FRESH: Final = 2.0  # seconds; a busy machine misses two intervals of 100 ms without any fault
+_RECENT: Final = 60.0  # seconds after the last good poll for which its judgements hold
+
+
+class Age(Enum):
+    """How old the values of the last good poll are: what of them is shown.
+
+    What lasts, such as counters, is shown at any age.
+    """
+
+    FRESH = auto()  # what is current, too
+    RECENT = auto()  # judgements hold, and the alerts and the answer that read them
+    OLD = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +46,14 @@ class ScrapeReport:
         self, at: float, duration: float, interval: float, malformed: int
     ) -> "ScrapeReport":
         """After a good poll."""
-        timed = replace(self, last_scrape=at, duration=duration, interval=interval)
-        return replace(timed, last_error=None, malformed_lines=self.malformed_lines + malformed)
+        return replace(
+            self,
+            last_scrape=at,
+            duration=duration,
+            interval=interval,
+            last_error=None,
+            malformed_lines=self.malformed_lines + malformed,
+        )
 
     def failed(self, error: ScrapeError) -> "ScrapeReport":
         """After a failed poll; ``errors`` counts them by ``ScrapeError.reason``."""
@@ -46,6 +65,14 @@ class ScrapeReport:
 
     def at(self, now: float, restarts: int) -> "ScrapeReport":
         """At ``now``; ``restarts`` is how often vLLM has restarted."""
-        longest = max(_FRESH_INTERVALS * self.interval, _FRESH)
-        is_recent = self.last_scrape is not None and now - self.last_scrape <= longest
-        return replace(self, up=is_recent and self.last_error is None, vllm_restarts=restarts)
+        return replace(self, up=self.age(now) is Age.FRESH, vllm_restarts=restarts)
+
+    def age(self, now: float) -> Age:
+        """That of the last good poll's values at ``now``: this is decided here alone."""
+        if self.last_scrape is None:
+            return Age.OLD
+
+        seconds = now - self.last_scrape
+        if self.last_error is None and seconds <= max(_FRESH_INTERVALS * self.interval, _FRESH):
+            return Age.FRESH
+        return Age.RECENT if 0 <= seconds <= _RECENT else Age.OLD

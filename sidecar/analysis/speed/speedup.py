@@ -473,6 +473,20 @@ def _beside_plain(
     )
 
 
+def inexact_baseline(speed: EngineSpeed | None, curve: PlainStepTimes | None) -> float | None:
+    """The relative error of the baseline at this load, where that keeps a speedup undecided.
+
+    None where more traffic decides: less than half of the speedup's variance is the baseline's.
+    """
+    if speed is None or speed.speedup is None or speed.steps is None or curve is None:
+        return None
+
+    plain = step_time(curve, speed.steps.running)
+    known = plain.error / plain.seconds if plain.seconds else 0.0
+    whole = speed.speedup.error / speed.speedup.ratio
+    return None if 2 * known**2 < whole**2 else known
+
+
 CONTEXT_EDGES: Final = (64, 256, 1024, 4096, 16_384, 65_536)  # tokens, inclusive: powers of four
 CONTEXT_LABELS: Final = ("0-64", "64-256", "256-1k", "1k-4k", "4k-16k", "16k-64k", "64k+")
 

@@ -64,6 +64,7 @@ _CELL_BYTES: Final = 500
 _NUMBER_BYTES: Final = 40
 _STEP_CELL_BYTES: Final = 700
 _REQUEST_BYTES: Final = 900
+_NAME_BYTES: Final = 64
 _LETTER_BYTES: Final = 4
 
 
@@ -277,7 +278,7 @@ class Life:
         recent = self.finished[self.early :]
         self.finished = []
         self.early = 0
-        self._waiting_size = _requests_size(self._arriving_finished)
+        self._waiting_size = sum(map(_request_size, self._arriving_finished))
         return early, recent
 
     # What it is sent
@@ -318,7 +319,7 @@ class Life:
     def _take_requests(self, requests: Sequence[FinishedRequest], room: int) -> int:
         """Returns how many had no room."""
         for place, request in enumerate(requests):
-            size = _requests_size([request])
+            size = _request_size(request)
             if size > room:
                 return len(requests) - place
             room -= size
@@ -398,10 +399,8 @@ def cell_size(key: CellKey, numbers: Numbers) -> int:
     return _CELL_BYTES + _NUMBER_BYTES * len(numbers) + _LETTER_BYTES * letters
 
 
-def _requests_size(requests: Iterable[FinishedRequest]) -> int:
-    """About how many bytes finished requests take."""
-    size = 0
-    for request in requests:
-        names = [request.adapter or "", *request.parameters]
-        size += _REQUEST_BYTES + sum(64 + _LETTER_BYTES * len(name) for name in names)
-    return size
+def _request_size(request: FinishedRequest) -> int:
+    """About how many bytes a finished request takes."""
+    letters = len(request.adapter or "") + sum(map(len, request.parameters))
+    names = 1 + len(request.parameters)
+    return _REQUEST_BYTES + _NAME_BYTES * names + _LETTER_BYTES * letters

@@ -475,14 +475,15 @@ class Lives:
         counted while it was alone; one did if together they told more than vLLM has counted.
         """
         current = engine.current
-        if current is None or not current.connections:
+        left = [life for life in engine.lives if not life.connections]
+        if current is None or not current.connections or not left:
             return
 
         whole = self._since_younger(engine)
         is_too_much = whole is not None and whole.is_above(tolerance)
-        for life in engine.lives:
+        for life in left:
             is_in_doubt = is_too_much and life.was_one_of_several
-            if not life.connections and (is_in_doubt or life.standing in UNTRUE):
+            if is_in_doubt or life.standing in UNTRUE:
                 life.follow(Event.REPLACED)
                 self._leave_out_of_younger(engine.key, life)
 

@@ -14,7 +14,7 @@ from sidecar.analysis.evidence import Acceptance
 from sidecar.analysis.split.life import Cut
 from sidecar.analysis.split.strata import Difference
 from sidecar.analysis.windows.growth import HOUR, GrowthWindow
-from sidecar.requests.keys import GROUPED, OTHER, Bit, CellKey, Table
+from sidecar.requests.keys import GROUPED, OTHER, Bit, CellKey, RequestGroups, Table
 from sidecar.requests.tally import NO_REQUESTS, Tally, tally_of
 
 GREEDY: Final = "0"
@@ -25,6 +25,7 @@ NO_ADAPTER: Final = "none"
 Label = tuple[Table, str]
 OWN: Final[Label] = (Table.OWN, "own")
 _NOTHING: Final = Acceptance(share=0.0)
+_NOTHING_COUNTED: Final = Cut()
 Tallies = Mapping[Label, Tally]
 
 
@@ -61,10 +62,20 @@ class RequestLabels:
         self._names_adapters = names_adapters
         self._adapters: frozenset[str] = frozenset()  # those with a label of their own
         self.overflowed = 0  # adapters that are summed as "other"
+        tables = {
+            table: declared
+            for table, declared in GROUPED.items()
+            if table is not Table.ADAPTER or names_adapters
+        }
         self._told_by_cells = [
             (table, declared.key_of_cell)
-            for table, declared in GROUPED.items()
-            if declared.key_of_cell is not None and self.has(table)
+            for table, declared in tables.items()
+            if declared.key_of_cell is not None
+        ]
+        self._told_by_requests = [
+            (table, declared.key_of)
+            for table, declared in tables.items()
+            if declared.key_of is not None
         ]
 
     def name_adapters(self, cuts: Iterable[Cut]) -> bool:
@@ -86,23 +97,29 @@ class RequestLabels:
         self.overflowed = len(rank) - len(named)
         return named != before
 
-    def has(self, table: Table) -> bool:
-        """Whether the rows of a table have labels."""
-        return table is not Table.ADAPTER or self._names_adapters
+    def sums(self, cut: Cut, since: Cut = _NOTHING_COUNTED) -> dict[Label, Tally]:
+        """What a life has counted ``since`` an earlier cut, by label.
 
-    def sums(self, cut: Cut) -> dict[Label, Tally]:
-        """The tallies of one cut by label."""
-        sums: dict[Label, list[int]] = {}
+        A cell that has not changed has the same numbers in both: what is only in such is left out.
+        """
+        sums: dict[Label, Sequence[int]] = {}
         for key, numbers in cut.cells.items():
+            before = since.cells.get(key)
+            if before is numbers:
+                continue
+            grown = numbers if before is None else [*map(sub, numbers, before)]
             for label in self._labels(key):
                 known = sums.get(label)
-                sums[label] = [*numbers] if known is None else [*map(add, known, numbers)]
+                sums[label] = grown if known is None else [*map(add, known, grown)]
 
         tallies = {
             label: tally_of(numbers, by_position=label[0] is Table.TEMPERATURE)
             for label, numbers in sums.items()
         }
-        endings = {(Table.ENDING, str(ending)): tally for ending, tally in cut.endings.items()}
+        endings = {
+            (Table.ENDING, str(ending)): tally - since.endings.get(ending, NO_REQUESTS)
+            for ending, tally in cut.endings.items()
+        }
         return {**tallies, **endings}
 
     def _labels(self, key: CellKey) -> Iterator[Label]:
@@ -123,9 +140,12 @@ class RequestLabels:
             return _adapter_label(str(key)) if key in self._adapters else OTHER
         return GROUPED[table].label(key)
 
-    def label(self, table: Table, key: int | str) -> str:
-        """The label of a finished request's key in a table of groups."""
-        return self._label(table, key)
+    def compared(self, request: RequestGroups) -> Iterator[Label]:
+        """The groups of a finished request that are compared, as far as its plug-in tells."""
+        for table, key_of in self._told_by_requests:
+            key = key_of(request)
+            if key is not None:
+                yield table, self._label(table, key)
 
 
 def _adapter_label(name: str) -> str:
@@ -145,11 +165,11 @@ def sum_by_label(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
 
 
 class LiveTally:
-    """One label's total, and its growth over the windows.
+    """One label's total, and its growth over the sliding window.
 
     ``total`` is the sum over the lives of the current process of vLLM, so it starts again at 0 when
-    vLLM does. The windows keep their own growth, which includes nothing from before this sidecar
-    was listening.
+    vLLM does. The window keeps its own growth, which includes nothing from before this sidecar was
+    listening.
     """
 
     def __init__(self, window: float) -> None:
@@ -157,21 +177,33 @@ class LiveTally:
         self.total = NO_REQUESTS
         self._grown = NO_REQUESTS
         self.recent = GrowthWindow[Tally](window, sub)
-        self.hourly = GrowthWindow[Tally](HOUR, sub)
 
     def grow(self, growth: Tally) -> None:
-        """Adds growth to the windows."""
+        """Adds growth to the window."""
         self._grown += growth
 
     def mark(self, at: float) -> None:
         """Timestamps the growth so far with ``at``, a poll's time."""
         self.recent.append(at, self._grown)
-        self.hourly.append(at, self._grown)
 
     @property
     def window(self) -> Acceptance:
         """Over the sliding window, without a share."""
         return _acceptance(self.recent, self.recent.growth)
+
+
+class JudgedTally(LiveTally):
+    """That of a temperature, which may be judged over the last hour."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        super().__init__(window)
+        self.hourly = GrowthWindow[Tally](HOUR, sub)
+
+    def mark(self, at: float) -> None:
+        """Timestamps the growth so far with ``at``, a poll's time."""
+        super().mark(at)
+        self.hourly.append(at, self._grown)
 
     @property
     def hour(self) -> Acceptance:
@@ -184,7 +216,7 @@ def windows(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
     return _with_shares({label: tally.recent for label, tally in tallies.items()})
 
 
-def hours(tallies: Mapping[str, LiveTally]) -> dict[str, Acceptance]:
+def hours(tallies: Mapping[str, JudgedTally]) -> dict[str, Acceptance]:
     """The same over the last hour, or as much of it as is known."""
     return _with_shares({label: tally.hourly for label, tally in tallies.items()})
 

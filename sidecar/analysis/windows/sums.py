@@ -48,7 +48,8 @@ class SlidingSums(Generic[Key, Value]):
 
         for sums in (latest.sums, self.sums):
             for key, value in growth.items():
-                sums[key] = sums[key] + value if key in sums else value
+                known = sums.get(key)
+                sums[key] = value if known is None else known + value
 
     @property
     def since(self) -> float | None:

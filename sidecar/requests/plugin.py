@@ -649,7 +649,7 @@ class Observer:
         if self.has_run or self.starting:
             self.count_output(scheduler, scheduler_output, result)
 
-        # The number may be negative, since 0.16 subtracts a waiting streaming session twice.
+        # The number may be negative, since 0.16 counts a waiting streaming session twice.
         is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
         if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
             self.interrupt()

@@ -56,13 +56,13 @@ class Courses:
         now: float,
         wall: float,
         *,
-        tells: Callable[[PodAlert], bool] = lambda _: True,
+        is_over: Callable[[PodAlert], bool] = lambda _: True,
         context: Callable[[PodAlert], str] = lambda _: "",
     ) -> list[Course]:
         """Takes in the alerts that hold at ``now``; returns those that fire or have fired.
 
-        ``now`` is in monotonic seconds; ``wall`` is the same moment in Unix seconds. ``tells``:
-        whether it is known that an earlier alert, which is not among ``alerts``, is over.
+        ``now`` is in monotonic seconds; ``wall`` is the same moment in Unix seconds. ``is_over``:
+        whether it is known that an earlier alert, which is not among ``alerts``, holds no more.
         ``context`` gives an alert's context.
         """
         holding = tuple(alerts)
@@ -73,7 +73,8 @@ class Courses:
 
         for key in self._courses.keys() - current.keys():
             course = self._courses[key]
-            if course.ended is None and now - course.raised < _BRIDGED and not tells(course.alert):
+            is_recent = course.ended is None and now - course.raised < _BRIDGED
+            if is_recent and not is_over(course.alert):
                 self._hold(course, now, wall)
             else:
                 self._lapse(key, course, now, wall)

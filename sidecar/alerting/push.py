@@ -96,7 +96,7 @@ class Push:
             report.alerts,
             self._monotonic(),
             wall,
-            tells=partial(tells, report),
+            is_over=partial(tells, report),
             context=partial(context, report),
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 
 DEFAULT_SOCKET = "/run/specdec/plugin.sock"  # the plug-in's
 SERVING = ("serve", "run-batch")  # the subcommands of ``vllm`` that run an engine
-PACKAGES = ("vllm.entrypoints.", "dynamo.vllm.")  # whose modules run an engine
+PACKAGES = ("vllm.entrypoints.", "dynamo.vllm.")  # packages whose modules run an engine
 # The first of Python's own options in a word that takes a value, such as ``-m`` in ``-um``. The
 # value may follow in the same word.
 VALUED_OPTION = re.compile(r"-[a-zA-Z]*?([mcXW])(.*)", re.DOTALL)

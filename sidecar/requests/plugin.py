@@ -269,7 +269,7 @@ def draft_wrapper_of(make: Any) -> Any:
             try:
                 drafted = num_draft_tokens
                 if num_invalid_spec_tokens:
-                    # vLLM's counters leave out what the grammar rejected before verification, too.
+                    # vLLM's counters, too, leave out what the grammar rejected before verification.
                     drafted -= num_invalid_spec_tokens.get(request_id, 0)
                 if not 0 <= num_accepted_tokens <= drafted <= observer.depth:
                     raise ImpossibleDraftError
@@ -761,7 +761,7 @@ class Observer:
         return record
 
     def cell_of(self, traits: tuple[Any, ...], prompt_tokens: int) -> Cell:
-        """The cell in which a request counts: its own combination's, or its temperature's."""
+        """The cell in which a request counts: of its combination, or of its temperature alone."""
         temperature, bits, adapter = traits
         key = (temperature, bits, exponent(prompt_tokens), adapter)
         cell = self.request_cells.get(key)

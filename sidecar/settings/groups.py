@@ -149,10 +149,10 @@ class Thresholds(Group):
     worthwhile: Share = 0.03
     """share of the decoding time that a change must be able to save for the sidecar to advise it"""
     speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
-    """plain time per token divided by the actual one below which speculation costs more than it
-    saves"""
+    """speedup (plain time per token divided by the actual one) below which speculation costs more
+    than it saves"""
     speedup_net_positive: float = Field(1.05, ge=0.1, le=10)
-    """the same, above which speculation pays; between the two it roughly breaks even"""
+    """speedup above which speculation pays; between the two it roughly breaks even"""
     latency_gap_growth: float = Field(1.5, ge=1, le=100)
     """P99 minus P50, divided by the baseline's, above which the tail has grown"""
     kv_cache_usage: Share = 0.9
@@ -170,15 +170,15 @@ class Thresholds(Group):
     """time per output token of the pods that speculate, divided by that of the model's other pods,
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
-    """restarts of vLLM within an hour, whatever their cause, that the alert
-    SpecDecodeVLLMRestarting calls a crash loop, and of the sidecar itself for
-    SpecDecodeSidecarRestarting; it restarts nothing"""
+    """restarts of vLLM within an hour, whatever their cause, from which on the alert
+    SpecDecodeVLLMRestarting fires; for those of the sidecar itself, SpecDecodeSidecarRestarting
+    does; the setting restarts nothing"""
     startup_time: Duration = Field(1800.0, ge=60, le=86_400)
     """time after the sidecar's start in which vLLM should have loaded its model; the alerts wait
     for 1.5 times its last load if that is known and shorter"""
     events_dropped: Share = 0.01
-    """share of finished requests lost before the sidecar, above which histograms by temperature are
-    doubtful"""
+    """share of finished requests lost on their way to the sidecar above which histograms by
+    temperature are doubtful"""
     dead_mans_switch: bool = False
     """the alert SpecDecodeDeadMansSwitch always fires, for a service that calls someone when it
     stops"""
@@ -200,7 +200,7 @@ class EngineHealth(Group):
 
 
 class Probe(Group):
-    """A request of one token to a vLLM that has no other work, to notice an engine that hangs then.
+    """A request for one token, sent to an idle vLLM, to notice an engine that hangs.
 
     Off unless `interval` is set. See docs/restarts.md.
     """

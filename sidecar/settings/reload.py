@@ -17,8 +17,8 @@ class Reloader:
 
     These are ``thresholds``, ``engine_health``, ``log.level`` and the web configuration. If any
     setting is invalid, all are refused, and the old ones stay in force until a file changes again.
-    ``outcomes`` counts reloads by what became of them. ``invalid`` has a line for each problem of
-    the settings as last read.
+    ``outcomes`` counts the reloads that were applied, and those that were refused. ``invalid`` has
+    a line for each problem of the settings as last read.
     """
 
     def __init__(

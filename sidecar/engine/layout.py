@@ -85,9 +85,10 @@ _Samples = Mapping[str, list[_Sample]]  # of one engine, by name without prefix
 
 
 class _Named(NamedTuple):
-    """A series of vLLM's at ``place`` on the page; its name is without the prefix."""
+    """One of vLLM's series: its index on the page, and its name without the prefix."""
 
     place: int
+    prefix: str
     name: str
     series: Series
 
@@ -103,14 +104,8 @@ def page_layout(
     Raises:
         PageTooLarge: more than ``_MOST_ENGINES`` engines.
     """
-    found: list[_Named] = []
-    is_collected = False
-    for index, series in enumerate(page):
-        prefix, name = names.split(series.name)
-        if prefix:
-            found.append(_Named(index, name, series))
-            is_collected = is_collected or names.is_collected(prefix)
-
+    found = _vllm_series(page)
+    is_collected = any(names.is_collected(one.prefix) for one in found)
     engine_names = EngineNames(
         (one.series for one in found if one.name != names.CACHE_CONFIG),
         is_collected=is_collected,
@@ -136,18 +131,34 @@ def page_layout(
         )
         for key in sorted(by_engine, key=_order)
     )
-    ids = {dict(series.labels).get("id", "") for series in page if series.name == names.SERVER}
-    usable = sorted(one for one in ids if 0 < len(one) <= MOST_ID_CHARACTERS)[:MOST_SERVERS]
     numbers = {(key.model_name, key.number) for key in by_engine}
     shows_replicas = is_collected or len(numbers) < len(by_engine)
+    servers, unread_servers = _servers(page)
     return PageLayout(
         engines=engines,
         process_start=None if shows_replicas else _process_start(page),
         shows_replicas=shows_replicas,
         replica_labels=engine_names.replica_labels,
-        servers=frozenset(usable),
-        unread_servers=len(ids) - len(usable),
+        servers=servers,
+        unread_servers=unread_servers,
     )
+
+
+def _vllm_series(page: Sequence[Series]) -> list[_Named]:
+    """The series with one of vLLM's prefixes, in the page's order."""
+    found = []
+    for index, series in enumerate(page):
+        prefix, name = names.split(series.name)
+        if prefix:
+            found.append(_Named(index, prefix, name, series))
+    return found
+
+
+def _servers(page: Sequence[Series]) -> tuple[frozenset[str], int]:
+    """The ids of servers on a page, and how many others are left out."""
+    ids = {dict(series.labels).get("id", "") for series in page if series.name == names.SERVER}
+    usable = sorted(one for one in ids if 0 < len(one) <= MOST_ID_CHARACTERS)[:MOST_SERVERS]
+    return frozenset(usable), len(ids) - len(usable)
 
 
 def _order(key: EngineKey) -> tuple[str, int, str]:

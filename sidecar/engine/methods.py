@@ -95,12 +95,12 @@ def can_sample_drafts(
 
 def rejects_parameters(vllm: str | None) -> bool:
     """Whether this version rejects ``REJECTED`` while it speculates; unknown versions do."""
-    return _is_from(_REJECTS_FROM, vllm)
+    return _is_at_least(_REJECTS_FROM, vllm)
 
 
 def offers_sampled_drafts(vllm: str | None) -> bool:
     """Whether this version has the option ``draft_sample_method``; unknown versions do."""
-    return _is_from(_SAMPLES_FROM, vllm)
+    return _is_at_least(_SAMPLES_FROM, vllm)
 
 
 def is_untagged(vllm: str) -> bool:
@@ -111,7 +111,7 @@ def is_untagged(vllm: str) -> bool:
     return _UNTAGGED.match(vllm) is not None
 
 
-def _is_from(release: Release, vllm: str | None) -> bool:
+def _is_at_least(release: Release, vllm: str | None) -> bool:
     """Whether a version is at least ``release``, or unknown."""
     numbers = re.match(r"v?(\d+)\.(\d+)", vllm or "")
     if numbers is None or is_untagged(vllm or ""):
@@ -166,10 +166,10 @@ def _given_up(method: str, vllm: str | None, *, runner_v2: bool | None) -> Itera
     lacks_async = _lacks(_ASYNC_WITH_METHOD, method, vllm)
     if method == _ASYNC_ONLY_ON_V2 and runner_v2 is False:
         lacks_async = True
-    if lacks_async and _is_from(_ASYNC_FROM, vllm):
+    if lacks_async and _is_at_least(_ASYNC_FROM, vllm):
         yield ASYNC_SCHEDULING
 
-    if _lacks(_RUNNER_V2_WITH_METHOD, method, vllm) and _is_from(_RUNNER_V2_FROM, vllm):
+    if _lacks(_RUNNER_V2_WITH_METHOD, method, vllm) and _is_at_least(_RUNNER_V2_FROM, vllm):
         yield RUNNER_V2
 
 
@@ -178,4 +178,4 @@ def _lacks(with_method: Mapping[str, Release | None], method: str, vllm: str | N
     if method not in with_method:
         return False
     release = with_method[method]
-    return release is None or not _is_from(release, vllm)
+    return release is None or not _is_at_least(release, vllm)

@@ -25,7 +25,7 @@ class Passwords:
         self._known: dict[str, bytes] = {}  # by name: the digest of the user's hash and password
         self._checks = ThreadPoolExecutor(1)
 
-    async def is_right(self, authorization: str, users: Mapping[str, str]) -> bool:
+    async def accepts(self, authorization: str, users: Mapping[str, str]) -> bool:
         """Whether the header ``authorization`` has the password of one of ``users``.
 
         ``users`` maps names to hashes. A check that is cancelled before it starts is not made.

@@ -152,7 +152,7 @@ class GuardedServer:
         users = {} if self.web_config is None else self.web_config.users
         is_open = not users or request.path in self._options.open_paths
         authorization = request.headers.get("Authorization", "")
-        if is_open or await self._passwords.is_right(authorization, users):
+        if is_open or await self._passwords.accepts(authorization, users):
             return await handler(request)
 
         self.connections.refuse(Refusal.UNAUTHORIZED)

@@ -676,7 +676,7 @@ class Observer:
             self.count_step(scheduler_output, max(decodes, 0), tokens if decodes > 0 else 0)
 
     def take_started(self, requests: dict[str, Any]) -> list[int]:
-        """How many tokens each request got that got its first ones in this step.
+        """For each request that got its first tokens in this step, how many it got.
 
         For such a request the step was a prefill, not a decode. A request that is no longer among
         the scheduler's ``requests`` gets none.
@@ -742,7 +742,7 @@ class Observer:
     # A request
 
     def follow(self, request: Any) -> Record:
-        """The record of a request, which keeps it from its first step to its end.
+        """The record of a request, which is kept in the request from its first step to its end.
 
         At the next turn of a session, vLLM gives the request new parameters. From then on it counts
         in their cell.
@@ -1012,7 +1012,7 @@ class Report:
         self.max_items = max(1, min(MAX_ITEMS, MAX_BYTES // cell_bytes))
 
         self.due = 0.0  # when the next one is due, by the monotonic clock
-        self.not_before = 0.0  # the same, after a try that failed: when to try again
+        self.not_before = 0.0  # by the same clock: when to try again after a try that failed
         self.retry = PERIOD  # seconds to wait if the next try to connect fails
         self.reported_steps = 0
 

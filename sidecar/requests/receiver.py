@@ -229,7 +229,7 @@ class PluginReceiver:
         return True
 
 
-def is_listened_at(path: Path) -> bool:
+def has_listener(path: Path) -> bool:
     """Whether a process listens at this socket: it takes a connection, or its queue is full."""
     if not path.is_socket():
         return False

@@ -97,20 +97,13 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
     Settings that contradict each other, or the default of an invalid one, all get their defaults.
     Pages that were meant to have a password stay locked: see ``locked_web_config``.
     """
-    given = {
-        name: text
-        for name, text in environ.items()
-        if name.startswith(PREFIX)
-        and name not in NOT_SETTINGS
-        and text.strip()
-        and not is_service_link(name, text)
-    }
+    given = _given_variables(environ)
     variables = {key: given[variable(key)] for key in keys() if variable(key) in given}
     sources = _Sources(variables, config)
 
     # Their values are left out, since they may be secrets.
     unknown = sorted(given.keys() - map(variable, variables))
-    problems = [f"{_line(name)}: {_UNKNOWN_SETTING}" for name in unknown]
+    problems = [f"{_one_line(name)}: {_UNKNOWN_SETTING}" for name in unknown]
 
     try:
         file = {} if config is None else read_yaml(config)
@@ -146,6 +139,18 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
     return LoadedSettings(
         settings=settings, problems=tuple(problems), consequences=tuple(consequences)
     )
+
+
+def _given_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are meant as settings, known or not, and are not empty."""
+    return {
+        name: text
+        for name, text in environ.items()
+        if name.startswith(PREFIX)
+        and name not in NOT_SETTINGS
+        and text.strip()
+        and not is_service_link(name, text)
+    }
 
 
 def _valid(
@@ -301,8 +306,8 @@ class _Sources:
         """The same for a setting or a part of one, given by its path."""
         for depth in (1, 2):
             if (key := ".".join(path[:depth])) in self.variables:
-                return _line(".".join([variable(key), *path[depth:]]))
-        return f"{_line('.'.join(path))} (in {self.config})"
+                return _one_line(".".join([variable(key), *path[depth:]]))
+        return f"{_one_line('.'.join(path))} (in {self.config})"
 
 
 def _certificate_problem(settings: Settings) -> str:
@@ -334,10 +339,10 @@ def _shown(value: object) -> str:
     """A value without credentials, and without the contents of a list or mapping."""
     if isinstance(value, dict | list):
         return "{…}" if isinstance(value, dict) else "[…]"
-    return _line(redacted(str(value)))
+    return _one_line(redacted(str(value)))
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     """The text without control characters, cut at 80 characters."""
     text = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text

@@ -238,8 +238,8 @@ class RestartDetector:
             return _Sign.STARTED_AGAIN
 
         if seen.engine.created is not None and engine.created is not None:
-            is_made_anew = seen.engine.created != engine.created
-            return _Sign.STARTED_AGAIN if is_made_anew else _Sign.GOES_ON
+            has_started = seen.engine.created != engine.created
+            return _Sign.STARTED_AGAIN if has_started else _Sign.GOES_ON
 
         # Within one vLLM, a counter that falls alone is a fault of the page.
         has_fallen = fell_together if is_same else fell

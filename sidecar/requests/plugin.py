@@ -1058,7 +1058,7 @@ class Report:
         return observer.clock >= self.due
 
     def begin(self, scheduler: Any) -> bool:
-        """Copies what has changed; False if nobody listens."""
+        """Begins a report with copies of what has changed; False if nobody listens."""
         observer = self.observer
         observer.is_context_sampled = False
         is_full = len(observer.request_cells) >= MAX_CELLS

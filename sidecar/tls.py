@@ -7,10 +7,10 @@ from pathlib import Path
 def verifying(ca_file: Path | None = None) -> ssl.SSLContext:
     """A context that verifies servers by the CA certificates in a PEM file, or by the system's.
 
-    It reads files, so it blocks. It accepts what Prometheus and curl accept, on every Python: a chain
-    that ends at any of these certificates, an intermediate one included, whatever extensions they
-    have. By default Python 3.13 refuses a CA without a key usage, as ``openssl req -x509`` makes it,
-    and older ones refuse an intermediate one
+    Blocks, since it reads files. The context accepts what Prometheus and curl accept, on every
+    Python: a chain that ends at any of these certificates, an intermediate one included, whatever
+    extensions they have. By default Python 3.13 refuses a CA without a key usage, such as
+    ``openssl req -x509`` makes, and older versions refuse an intermediate one
     (https://docs.python.org/3/library/ssl.html#ssl.create_default_context).
 
     Raises:
@@ -35,7 +35,7 @@ def client_context(*, tls: ssl.SSLContext | bool) -> ssl.SSLContext:
 
 
 def connection_fault(error: Exception) -> str:
-    """Why a connection failed: the reason a certificate was refused, otherwise the error's class."""
+    """Why a connection failed: why a certificate was refused, otherwise the error's class."""
     refused = getattr(error, "certificate_error", error)  # aiohttp wraps it
     if isinstance(refused, ssl.SSLCertVerificationError):
         return f"certificate refused: {refused.verify_message.removesuffix('.')}"

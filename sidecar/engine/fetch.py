@@ -89,7 +89,7 @@ class Fetcher:
         kept = self._connection
         self._connection = None
         if kept is not None and kept.is_open:
-            with suppress(NotAnswered):  # the server has closed it meanwhile
+            with suppress(NotAnswered):  # the server has closed it in the meantime
                 return await self._ask(kept, url)
 
         connection = await self._connected(url)

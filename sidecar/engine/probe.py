@@ -120,7 +120,7 @@ class Prober:
 
         at = self._clock()
         target = self._subject.due(at)
-        if target is None:  # it got work meanwhile
+        if target is None:  # the engine has got work in the meantime
             return
 
         self._subject.sent(at)

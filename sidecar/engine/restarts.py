@@ -51,14 +51,14 @@ class Address(Enum):
     ======= =============================================================== ======== =======
     state   a page that                                                     is       next
     ======= =============================================================== ======== =======
-    ONE     goes on, or has an identity that was never there before         accepted ONE
+    ONE     continues, or has an identity that was never there before       accepted ONE
     ONE     has an identity that another one had replaced                   refused  SHARED
     ONE     has no identity, and is back above a fall taken for a restart   refused  SHARED
     ONE     has fallen counters, and nothing says why                       refused  DOUBTED
     DOUBTED is the third in a row with fallen counters                      accepted ONE
     DOUBTED is back at the old values, all pages with one identity          accepted ONE
     DOUBTED is back at the old values, and nothing says whose they are      refused  SHARED
-    SHARED  is one of the first ``REFUSALS`` in a row that go on            refused  SHARED
+    SHARED  is one of the first ``REFUSALS`` in a row that continue         refused  SHARED
     SHARED  follows these in the same row                                   accepted SHARED
     SHARED  follows the ``_FORGOTTEN``-th in the same row                   accepted ONE
     ======= =============================================================== ======== =======
@@ -72,7 +72,7 @@ class Address(Enum):
 class _Sign(Enum):
     """What a page says of an engine that was on an earlier page."""
 
-    GOES_ON = auto()
+    CONTINUES = auto()
     STARTED_AGAIN = auto()
     FELL = auto()  # its counters did, and nothing says why
 
@@ -93,7 +93,7 @@ class Identity:
         """Whether both belong to the same vLLM; None if that is unknown.
 
         One common id is enough: a multiprocess directory that nobody wiped keeps the ids of earlier
-        servers, and their counts go on. A vLLM that its launcher starts again keeps the launcher's
+        servers, and their counts continue. A vLLM that its launcher starts again keeps the launcher's
         id, but has another start time.
         """
         have_ids = bool(self.servers and other.servers)
@@ -124,7 +124,7 @@ class RestartDetector:
         self._accepted = Identity()  # of the last accepted page
         self._gone: deque[Identity] = deque(maxlen=_MOST_GONE)  # those that others have replaced
 
-        # The last page, accepted or not, and how many pages in a row have gone on up to it.
+        # The last page, accepted or not, and how many pages in a row have continued up to it.
         self._latest: _Engines = {}
         self._latest_identity = Identity()
         self._in_a_row = 0
@@ -160,7 +160,7 @@ class RestartDetector:
         has_fallen = _Sign.FELL in signs.values() and not is_decided
         self._step(page, identity, is_same=is_same, has_fallen=has_fallen)
 
-        started = {key for key, sign in signs.items() if sign is not _Sign.GOES_ON}
+        started = {key for key, sign in signs.items() if sign is not _Sign.CONTINUES}
         is_another = is_same is False or (is_same is None and self._have_all_started(page, started))
         restarts = Restarts(
             vllm=is_another,
@@ -173,10 +173,10 @@ class RestartDetector:
     # Who answers
 
     def _follow(self, page: PageSnapshot, identity: Identity) -> None:
-        """Counts the pages in a row that seem to come from one server and whose counters go on."""
+        """Counts the pages in a row that may be of one server and whose counters continue."""
         is_other = identity.is_same(self._latest_identity) is False
-        goes_on = not is_other and not _is_below(page, self._latest)
-        self._in_a_row = self._in_a_row + 1 if goes_on else 1
+        continues = not is_other and not _is_below(page, self._latest)
+        self._in_a_row = self._in_a_row + 1 if continues else 1
         self._latest = _by_key(page)
         self._latest_identity = identity
 
@@ -214,7 +214,7 @@ class RestartDetector:
             self._address = Address.ONE
 
     def _doubt(self, *, is_same: bool | None) -> None:
-        """Refuses a page whose counters fell, until enough pages in a row have gone on from it."""
+        """Refuses a page whose counters fell, until enough pages in a row have continued it."""
         if self._address is Address.ONE:
             self._is_doubt_in_one = is_same is True
             self._in_a_row = 1
@@ -239,30 +239,30 @@ class RestartDetector:
 
         if seen.engine.created is not None and engine.created is not None:
             has_started = seen.engine.created != engine.created
-            return _Sign.STARTED_AGAIN if has_started else _Sign.GOES_ON
+            return _Sign.STARTED_AGAIN if has_started else _Sign.CONTINUES
 
         # Within one vLLM, a counter that falls alone is a fault of the page.
         has_fallen = fell_together if is_same else fell
-        return _Sign.FELL if has_fallen(seen.engine, engine) else _Sign.GOES_ON
+        return _Sign.FELL if has_fallen(seen.engine, engine) else _Sign.CONTINUES
 
     def _have_all_started(self, page: PageSnapshot, started: set[EngineKey]) -> bool:
-        """Whether engines have ``started`` again, and none that had counted goes on."""
-        goes_on = any(
+        """Whether engines have ``started`` again, and none that had counted continues."""
+        continues = any(
             _has_counted(self._seen[engine.key].engine)
             for engine in page.engines
             if engine.key in self._seen and engine.key not in started
         )
-        return bool(started) and not goes_on
+        return bool(started) and not continues
 
     def _is_foreign(self, page: PageSnapshot, *, is_same: bool | None) -> bool:
         """Whether what an accepted page has counted is not growth."""
         if is_same or not self._seen:
             return False
-        if self._address is Address.SHARED:  # it has taken over; later pages go on
+        if self._address is Address.SHARED:  # it has taken over; later pages continue
             return self._in_a_row == REFUSALS + 1
-        return is_same is False and not self._have_begun_anew(page)
+        return is_same is False and not self._have_started_over(page)
 
-    def _have_begun_anew(self, page: PageSnapshot) -> bool:
+    def _have_started_over(self, page: PageSnapshot) -> bool:
         """Whether the counters of another vLLM have started since the last page.
 
         If so, its process started later than the last one's, or a counter fell.
@@ -304,8 +304,8 @@ class RestartDetector:
         for engine in page.engines:
             seen = self._seen.get(engine.key)
             has_started = restarts.vllm or engine.key in restarts.engines
-            goes_on = seen is not None and not has_started and not restarts.is_foreign
-            now = hold_counters(seen.engine, engine) if seen is not None and goes_on else engine
+            continues = not has_started and not restarts.is_foreign
+            now = hold_counters(seen.engine, engine) if seen is not None and continues else engine
             self._seen[engine.key] = _Seen(now, identity)
 
         if len(self._seen) > _MOST_SEEN:

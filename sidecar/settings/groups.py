@@ -30,11 +30,11 @@ from sidecar.tls import client_context, verifying
 
 PREFIX: Final = "SPECDEC_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
-"""The settings file, where a command has no ``--config``."""
+"""The settings file, for commands without ``--config``."""
 USER_VARIABLE: Final = f"{PREFIX}USER"
-"""``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
+"""``NAME:PASSWORD`` for commands that ask for the sidecar's own pages."""
 USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
-"""A file with it, where a command has no ``--user-file``."""
+"""A file that has it, for such commands without ``--user-file``."""
 SECRET: Final = frozenset({"alerting.headers", "probe.api_key"})
 """Settings whose values messages never show, not even in part."""
 SERVER_VARIABLE: Final = f"{PREFIX}SERVER_ID"
@@ -73,7 +73,7 @@ class Scrape(Group):
     scrape_max_interval: Duration = Field(60.0, ge=0.1, le=3600)
     """the interval never stretches beyond this"""
     speculative_method: str | None = Field(None, max_length=64, pattern=r"^[a-z0-9_]+$")
-    """the `method` in vLLM's `--speculative-config`, used where no plug-in reports it"""
+    """the `method` in vLLM's `--speculative-config`, used if no plug-in reports it"""
     scrape_filtered: bool = True
     """request only the metric families that are needed, if vLLM supports it"""
 

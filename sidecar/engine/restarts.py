@@ -93,8 +93,8 @@ class Identity:
         """Whether both belong to the same vLLM; None if that is unknown.
 
         One common id is enough: a multiprocess directory that nobody wiped keeps the ids of earlier
-        servers, and their counts continue. A vLLM that its launcher starts again keeps the launcher's
-        id, but has another start time.
+        servers, and their counts continue. A vLLM that its launcher starts again keeps the
+        launcher's id, but has another start time.
         """
         have_ids = bool(self.servers and other.servers)
         if have_ids and self.servers.isdisjoint(other.servers):

@@ -170,8 +170,8 @@ class Thresholds(Group):
     """time per output token of the pods that speculate, divided by that of the model's other pods,
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
-    """restarts of vLLM within an hour, whatever their cause, from which on the alert
-    SpecDecodeVLLMRestarting fires; for those of the sidecar itself, SpecDecodeSidecarRestarting
+    """restarts of vLLM within an hour, whatever their cause, at which the alert
+    SpecDecodeVLLMRestarting fires, and of the sidecar itself, at which SpecDecodeSidecarRestarting
     does; the setting restarts nothing"""
     startup_time: Duration = Field(1800.0, ge=60, le=86_400)
     """time after the sidecar's start in which vLLM should have loaded its model; the alerts wait

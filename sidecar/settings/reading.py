@@ -271,7 +271,7 @@ class _Sources:
         written = _written(detail, values)
         is_out_of_range = isinstance(detail["input"], float) and "_than_" in detail["type"]
         if isinstance(written, str) and is_out_of_range:
-            text += " seconds"  # the text was parsed before the check of the range: a duration's
+            text += " seconds"  # of all texts, only a duration's is parsed before this check
 
         is_secret = ".".join(path[:2]) in SECRET
         value = "" if is_secret else f"={_shown(written)}"

@@ -32,18 +32,18 @@ from sidecar.settings.field_types import Address
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
-# Finds its configuration when it logs.
+# Made at import, before ``configure_logging``: it reads its configuration whenever it logs.
 _LOG: Final[Logger] = structlog.get_logger("sidecar")
 
 
 class Tee(Protocol):
-    """Sees all that the analysis gets, as ``record`` does to write it to files."""
+    """Sees everything that the analysis receives; ``record`` writes it to files."""
 
     def tee_scrapes(self, sink: ScrapeSink, source: PageSource) -> ScrapeSink:
-        """A sink that passes on to ``sink`` what ``source`` has been polled for."""
+        """A sink that passes the results of polling ``source`` on to ``sink``."""
 
     def tee_requests(self, sink: PluginSink) -> PluginSink:
-        """A sink that passes on to ``sink`` what a plug-in has told."""
+        """A sink that passes the plug-ins' messages on to ``sink``."""
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ class Sidecar:
         tee: Tee | None,
         reloader: Reloader | None,
     ) -> None:
-        self._settings = settings  # in force: a reload replaces them
+        self._settings = settings  # those in force; a reload replaces them
         self._supervisor = supervisor
         self._reloader = reloader
         self._state = State(settings, time.time())
@@ -118,7 +118,10 @@ class Sidecar:
         )
 
     def apply(self, settings: Settings) -> None:
-        """Puts reloaded settings in force, as far as they need no restart."""
+        """Puts reloaded settings in force.
+
+        Those that need a restart still have their old values: see ``Reloader``.
+        """
         self._settings = settings
         set_log_level(settings.log.level)
         self.server.web_config = settings.web_config_file
@@ -128,7 +131,7 @@ class Sidecar:
         return ReportView(self._report(), self._settings, self._history)
 
     async def keep_history(self) -> None:
-        """Takes a report into the last hour, once a minute."""
+        """Adds a report to the history of the last hour, once a minute."""
         while True:
             self._history.take(self._report())
             await asyncio.sleep(MINUTE - time.time() % MINUTE)
@@ -146,13 +149,13 @@ class Sidecar:
 
 async def _listening(server: GuardedServer, listen: Address) -> Address:
     host = listen.host
-    if listen.is_wildcard:  # as for Prometheus' own exporters
+    if listen.is_wildcard:  # as Prometheus' own exporters do
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - what was asked for
 
     try:
         return Address(*await server.start(host, listen.port))
     except OSError as error:
-        # socket.create_server adds the address.
+        # ``socket.create_server`` appends " (while attempting to bind on address ...)".
         problem, _, _ = (error.strerror or str(error)).partition(" (while")
         advice = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
         raise ListenError(f"cannot bind {listen}: {problem}; {advice}") from error
@@ -182,12 +185,12 @@ def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
 
 
 def _reachable(listen: Address) -> Address:
-    """Where others reach ``listen``: at the host's own address if that is the wildcard address."""
+    """The address at which others reach ``listen``: the host's own if ``listen`` is a wildcard."""
     if not listen.is_wildcard:
         return listen
 
     name = socket.gethostname()
-    with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address, IPv4 or IPv6
+    with suppress(OSError):  # in a Pod, the host name resolves to the Pod's address, IPv4 or IPv6
         first, *_ = socket.getaddrinfo(name, listen.port, type=socket.SOCK_STREAM)
         _, _, _, _, (address, *_) = first
         return Address(str(address), listen.port)

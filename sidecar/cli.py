@@ -23,7 +23,7 @@ _COMMANDS = (
     *("run", "plugin", "check", "healthcheck", "plan", "baseline"),
     *("sweep", "compare", "fidelity", "report", "record", "replay", "demo"),
 )
-_BESIDE_VLLM = ("run", "healthcheck")  # what runs for as long as vLLM does
+_BESIDE_VLLM = ("run", "healthcheck")  # run in the sidecar's container; the others are tools
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,12 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
-        # Until it reloads settings; by default the signal ends the process.
+        # Until ``run`` has its own handlers. By default SIGHUP ends the process.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it can stop in order
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         load_aiohttp()
 
-    # Imported once signals are handled, since it takes long.
+    # These imports are slow, so they come after the signal handlers.
     from sidecar.log import configure_logging  # noqa: PLC0415 - see above
     from sidecar.settings.reading import read_settings  # noqa: PLC0415 - see above
 
@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = run_command(arguments, settings)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, for example ``head``, has closed its end.
+        # The reader, for example ``head``, has closed its end. Python flushes once more at exit,
+        # and would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -67,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
-    """Runs the command that ``arguments`` name; returns its exit code."""
+    """Runs the command that ``arguments`` name and returns its exit code.
+
+    If the command raises a ``SpecDecError``, prints it and returns its exit code.
+    """
     try:
         code: int = _module(arguments.command).run(arguments, settings)
     except SpecDecError as error:
@@ -77,9 +81,9 @@ def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser for the command that ``argv`` names, or for all.
+    """The parser for the command that ``argv`` names, or for all commands if it names none.
 
-    No command pays for another's imports.
+    So no command pays for another's imports.
     """
     from sidecar.settings.groups import CONFIG_VARIABLE  # noqa: PLC0415 - see ``main``
 

@@ -33,7 +33,7 @@ class SettingsError(SpecDecError):
 class InputError(SpecDecError):
     """A command cannot use a file or an argument.
 
-    The message names it, its line and the reason, and quotes nothing.
+    The message names it, the line and the reason, and quotes none of its content.
     """
 
     exit_code = 2
@@ -44,13 +44,13 @@ class MeasurementError(SpecDecError):
 
 
 class UndecidedError(MeasurementError):
-    """Whether two servers differ cannot be told, since one of them cannot be measured."""
+    """Whether two servers differ cannot be decided, since one of them cannot be measured."""
 
     exit_code = 3
 
 
 class ListenError(SpecDecError):
-    """Cannot bind an address; the message names it, the reason and the setting."""
+    """An address cannot be bound; the message names it, the reason and the setting."""
 
 
 class ScrapeError(SpecDecError):
@@ -62,13 +62,13 @@ class ScrapeError(SpecDecError):
     reason: ClassVar[str] = "scrape"
     remedy: str = ""
     has_answer: ClassVar[bool] = False
-    """Whether something at the address answers requests: if so, vLLM may well serve."""
+    """Whether something at the address answers requests: if so, vLLM may be serving."""
 
     @classmethod
     def reasons(cls) -> list[str]:
-        """The reasons of all classes below this one that are not bases of others, sorted.
+        """The reasons of all subclasses without subclasses of their own, sorted.
 
-        Of a class without others below it, its own.
+        A class without subclasses has only its own reason.
         """
         below = sorted(reason for kind in cls.__subclasses__() for reason in kind.reasons())
         return below or [cls.reason]
@@ -89,7 +89,7 @@ class TimedOut(ScrapeError):
 
 
 class BadStatus(ScrapeError):
-    """The status was not 200: ``status`` is the one that was."""
+    """The response has a ``status`` other than 200."""
 
     reason = "status"
     has_answer = True
@@ -129,14 +129,15 @@ def _status_remedy(status: int) -> str:
 class TlsRefused(ScrapeError):
     """The server ended a new TLS connection without an answer, or with an alert.
 
-    One does that asks for a certificate of the client's and gets none, or another authority's.
-    vLLM's own does not say so, as its alert is not sent before it closes; proxies do.
+    A server does so if it asks for a client certificate and gets none, or one from an authority
+    that it does not trust. vLLM's own closes the connection before its alert is sent; proxies send
+    theirs.
     """
 
     reason = "tls_refused"
     remedy = (
         "If vLLM asks for a client certificate (--ssl-cert-reqs 2), set vllm_cert_file and"
-        " vllm_key_file, of one that its --ssl-ca-certs has signed. Otherwise, something between"
+        " vllm_key_file to one that its --ssl-ca-certs has signed. Otherwise, something between"
         " the sidecar and vLLM ends TLS connections."
     )
     has_answer = True
@@ -151,7 +152,7 @@ class Interrupted(ScrapeError):
 
 
 class NotAnswered(Interrupted):
-    """The connection was closed before anything of the response had arrived."""
+    """The connection was closed before any of the response had arrived."""
 
     remedy = (
         "If vLLM serves TLS there (--ssl-certfile), use https. Otherwise, something between the"
@@ -160,7 +161,7 @@ class NotAnswered(Interrupted):
 
 
 class CountersFell(ScrapeError):
-    """All counters fell since the last page; the next pages tell why (``engine.restarts``)."""
+    """All counters fell since the last page; the next pages show why (``engine.restarts``)."""
 
     reason = "counters_fell"
     remedy = "The sidecar waits for two more polls."
@@ -168,7 +169,7 @@ class CountersFell(ScrapeError):
 
 
 class AnotherServer(ScrapeError):
-    """The page is of another server than the last one: several servers share the address."""
+    """The page comes from another server than the last one: several servers share the address."""
 
     reason = "another_server"
     remedy = "Give each vLLM server its own sidecar."
@@ -186,7 +187,7 @@ class PageTooLarge(PageError):
     """More bytes, lines or series than the limits allow."""
 
     reason = "too_large"
-    remedy = "The settings limits.page_bytes and limits.series are the maximum."
+    remedy = "The limits are the settings limits.page_bytes and limits.series."
 
 
 class EmptyPage(PageError):
@@ -194,9 +195,9 @@ class EmptyPage(PageError):
 
     reason = "empty_page"
     remedy = (
-        "vLLM's metrics are in files, and there are none: the directory that its environment"
-        " variable PROMETHEUS_MULTIPROC_DIR names is missing, unreadable or was emptied. With one"
-        " API server, unset the variable."
+        "vLLM keeps its metrics in files, and there are none: the directory in its environment"
+        " variable PROMETHEUS_MULTIPROC_DIR is missing or unreadable, or was emptied. With one API"
+        " server, unset the variable."
     )
 
 
@@ -222,7 +223,7 @@ class NoVllmMetrics(PageError):
 
 
 class NoLogStats(PageError):
-    """An API server's page without any of vLLM's metrics: vLLM runs with --disable-log-stats."""
+    """vLLM's API server serves the page, but without vLLM's metrics (--disable-log-stats)."""
 
     reason = "no_log_stats"
     remedy = (

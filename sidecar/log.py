@@ -1,8 +1,8 @@
 """Logging: JSON lines for machines, a readable format for terminals.
 
-A lasting fault gets one line per change. Everything, including the standard library's
-loggers (aiohttp, asyncio), goes through one handler, which removes credentials from URLs in the
-finished line and bounds the lines a minute.
+A lasting fault gets one line per change. Everything, including what libraries log through the
+standard library (aiohttp, asyncio), goes through one handler, which removes credentials from URLs
+in the finished line and limits the lines per minute.
 """
 
 import logging
@@ -16,11 +16,11 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 _BEFORE_HOST = re.compile(r"(?:(?<=://)|^(?![A-Za-z0-9+.-]+://)).*@", re.ASCII | re.DOTALL)
 _QUERY = re.compile(r"([?#]).*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
-_MOST_LINES = 240  # a minute
-# Logged per fault; reasons should be few and fixed, and this bounds the log if they are not.
+_MOST_LINES = 240  # per minute
+# Per fault. Reasons should be few and fixed; this limits the log if they are not.
 _MAX_REASONS = 16
 
-# What every line has, also one of a library that knows nothing of structlog.
+# Adds the fields that every line has, even one from a library that does not use structlog.
 _EVERY_LINE: Final[Sequence[Processor]] = (
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
@@ -33,7 +33,7 @@ Logger = FilteringBoundLogger  # what ``structlog.get_logger`` returns
 def redacted(url: str) -> str:
     """A URL, valid or not, with ``***`` for user information, query and fragment.
 
-    If in doubt, removes too much.
+    In doubt, it removes too much.
     """
     return _QUERY.sub(r"\1***", _BEFORE_HOST.sub("***@", url))
 
@@ -46,9 +46,9 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
 
 
 class _AtMost(logging.Filter):
-    """Lets ``_MOST_LINES`` of a minute pass.
+    """Passes at most ``_MOST_LINES`` lines per minute.
 
-    The first line after a minute with more says how many were left out.
+    If a minute had more, the first line of the next one says how many were left out.
     """
 
     _minute = 0
@@ -135,7 +135,7 @@ class StateLog:
     def fault(self, key: str, event: str, *, reason: str = "", **fields: Any) -> None:
         """Logs an occurrence if ``reason`` is new in this fault.
 
-        With ``exc_info`` it is logged as an error, else as a warning.
+        It is an error with ``exc_info``, otherwise a warning.
         """
         known = self._reasons.setdefault(key, set())
         if reason in known or len(known) >= _MAX_REASONS:
@@ -145,6 +145,6 @@ class StateLog:
         log(event, **({"reason": reason} if reason else {}), **fields)
 
     def clear(self, key: str, event: str, **fields: Any) -> None:
-        """Ends a fault and logs that, if there is one."""
+        """Ends the fault, if there is one, and logs that."""
         if self._reasons.pop(key, None) is not None:
             self._log.info(event, **fields)

@@ -1,4 +1,4 @@
-"""Keeps the process small: without what libraries load or keep and nothing here uses."""
+"""Keeps the process small: avoids memory that libraries fill or hold, but nothing here uses."""
 
 import ctypes
 import os
@@ -6,19 +6,20 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-_CERTIFICATES: Final = "SSL_CERT_FILE"  # OpenSSL's variable for a file of them
+_CERTIFICATES: Final = "SSL_CERT_FILE"  # names the file from which OpenSSL loads CA certificates
 # Parameters of glibc's mallopt(3).
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 
-_LARGE: Final = 256 * 1024  # bytes: blocks from here on go back to the system when they are freed
-_ARENAS: Final = 1  # pages are read in threads, of which each would have memory of its own
+_LARGE: Final = 256 * 1024  # bytes; a freed block of at least this size goes back to the system
+_ARENAS: Final = 1  # by default, each thread that reads pages would get an arena of its own
 
 
 def load_aiohttp() -> None:
-    """Imports aiohttp without the system's certificates: it reads them twice, for 2.7 MiB.
+    """Imports aiohttp without the system's CA certificates, which would take 2.7 MiB.
 
-    They are for clients that name no context of their own; all of this program do (``tls.py``).
+    aiohttp loads them twice at import, for clients that bring no TLS context of their own. All
+    clients in this program bring one (``tls.py``).
     """
     given = os.environ.get(_CERTIFICATES)
     os.environ[_CERTIFICATES] = os.devnull
@@ -31,7 +32,7 @@ def load_aiohttp() -> None:
 
 
 def return_freed_memory() -> None:
-    """From now on, freed memory of large blocks goes back to the system; only with glibc."""
+    """Makes glibc return freed large blocks to the system; no effect with another C library."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, _LARGE)

@@ -11,8 +11,8 @@ from sidecar.log import StateLog
 class Supervisor:
     """Owns background tasks: restarts those that fail, and counts the failures.
 
-    When its context exits, it cancels all. For as long as a task lives, each of its distinct
-    failures is logged once, with the traceback.
+    When its context exits, it cancels them all. Each distinct failure of a task is logged once,
+    with the traceback.
     """
 
     def __init__(self, log: StateLog, pause: float = 1.0) -> None:
@@ -39,7 +39,7 @@ class Supervisor:
         while True:
             try:
                 return await run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, all tasks go on
+            except Exception as error:  # noqa: BLE001 - whatever fails, every task goes on
                 self.failures[name] += 1
                 self._log.fault(
                     name,

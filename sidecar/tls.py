@@ -5,12 +5,13 @@ from pathlib import Path
 
 
 def verifying(ca_file: Path | None = None) -> ssl.SSLContext:
-    """Verifies a server by the CA certificates in a PEM file, by default by the system's. Blocks.
+    """A context that verifies servers by the CA certificates in a PEM file, or by the system's.
 
-    It accepts what Prometheus and curl accept, on every Python: a chain that ends at any of these
-    certificates, an intermediate one included, whatever extensions they have. By default Python
-    3.13 refuses a CA without a key usage, as ``openssl req -x509`` makes it, and older ones refuse
-    an intermediate one (https://docs.python.org/3/library/ssl.html#ssl.create_default_context).
+    Blocks, since it reads files. The context accepts what Prometheus and curl accept, on every
+    Python: a chain that ends at any of these certificates, an intermediate one included, whatever
+    extensions they have. By default Python 3.13 refuses a CA without a key usage, such as
+    ``openssl req -x509`` makes, and older versions refuse an intermediate one
+    (https://docs.python.org/3/library/ssl.html#ssl.create_default_context).
 
     Raises:
         OSError: the file cannot be read; an ``ssl.SSLError`` if it has no certificate.
@@ -22,7 +23,7 @@ def verifying(ca_file: Path | None = None) -> ssl.SSLContext:
 
 
 def client_context(*, tls: ssl.SSLContext | bool) -> ssl.SSLContext:
-    """A context as it is, or one that verifies by the system's CAs (True) or nothing. May block."""
+    """A given context, or one that verifies by the system's CAs (True) or nothing. May block."""
     if isinstance(tls, ssl.SSLContext):
         return tls
 
@@ -34,7 +35,7 @@ def client_context(*, tls: ssl.SSLContext | bool) -> ssl.SSLContext:
 
 
 def connection_fault(error: Exception) -> str:
-    """Why a connection failed: what OpenSSL says of the certificate, else the error's class."""
+    """Why a connection failed: why a certificate was refused, otherwise the error's class."""
     refused = getattr(error, "certificate_error", error)  # aiohttp wraps it
     if isinstance(refused, ssl.SSLCertVerificationError):
         return f"certificate refused: {refused.verify_message.removesuffix('.')}"

@@ -1,4 +1,4 @@
-"""What is said with an alert beside its text: what the status page says of the same."""
+"""The annotation ``context`` of an alert: what the status page says about its model."""
 
 from dataclasses import replace
 
@@ -13,9 +13,10 @@ from sidecar.wording.notes import model_notes
 
 
 def context(report: Report, alert: PodAlert) -> str:
-    """The status page's answer on the alert's model, why, and its notes; how replies end.
+    """The status page's answer about the alert's model, the reason, and the model's notes.
 
-    With an alert on vLLM as a whole it is the status page's answer.
+    For an alert about vLLM as a whole it is the page's answer alone; for one about replies, it is
+    how they end.
     """
     model = report.model(alert.model_name)
     if model is None or alert.alert is Alert.DOWN:
@@ -26,7 +27,7 @@ def context(report: Report, alert: PodAlert) -> str:
 
 
 def _on_model(report: Report, model: ModelReport) -> str:
-    """Each note that is not in the answer already has a line."""
+    """The answer and the reason, then a line for each note that the answer does not contain."""
     answered = _status_answer(replace(report, models=(model,)))
     why = [_why(finding) for finding in explanations(model)[:1] if finding.remedy]
     notes = [note for note in model_notes(model) if note not in answered]
@@ -34,7 +35,7 @@ def _on_model(report: Report, model: ModelReport) -> str:
 
 
 def _on_replies(model: ModelReport) -> str:
-    """How replies end and what is usual; nothing on drafts, whose numbers loops flatter."""
+    """How replies end and what is usual; nothing about drafts, since loops raise acceptance."""
     codes = {finding.code for finding in advised(model.findings) if isinstance(finding, EndsBadly)}
     return "\n".join(one.what for one in explanations(model) if one.code in codes)
 

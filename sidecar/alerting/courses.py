@@ -12,36 +12,32 @@ from sidecar.alerting.rule import Rule
 from sidecar.alerting.texts import RULES
 from sidecar.analysis.pod_alert import Alert, PodAlert, Severity
 
-# The critical alerts that one cause can raise: of a model, one at a time.
+# Critical alerts that can have the same cause: at most one of them fires for a model.
 _ONE_CAUSE: Final = frozenset({Alert.COLLAPSED, Alert.LOW, Alert.SLOWER})
-_BRIDGED: Final = 360.0  # seconds for which an alert holds on if nothing tells that it is over
+_BRIDGED: Final = 360.0  # seconds for which an alert is taken to hold while that is unknown
 _RESOLVED: Final = 900.0  # seconds for which a resolved alert is kept, as in Prometheus
-_MENDED: Final = 900.0  # seconds without warnings on the rate after a collapse, as in rules
+_MENDED: Final = 900.0  # seconds after a collapse without warnings on the rate, as in the rules
 
 _Key = tuple[Alert, Severity, str, str]  # an alert's identity: its rule and its labels
 
 
 @dataclass(slots=True)
 class Course:
-    """One alert over time.
-
-    It fires from ``started`` until ``ended``, Unix seconds; each is None until then. The others are
-    in monotonic seconds: ``since`` when it has held, told or not, ``told`` when it was last told,
-    and ``held`` when it last held; once it has ended, ``held`` is when it did. ``context`` is what
-    the status page said of it when it was last told.
-    """
+    """One alert over time. ``context`` is what the status page said when it was last raised."""
 
     alert: PodAlert
     context: str
-    since: float
-    told: float
-    held: float
-    started: float | None = None
+    # Monotonic seconds.
+    since: float  # since when its condition has held, even while another alert took its place
+    raised: float  # when it was last among the alerts that ``_one_page`` passes
+    held: float  # when it last held, by what was known or bridged; once it has ended, its end
+    # Unix seconds; None until then.
+    started: float | None = None  # when it began to fire
     ended: float | None = None
 
     @property
     def rule(self) -> Rule:
-        """What is the same whenever it fires."""
+        """What is the same whenever this alert fires."""
         return RULES[self.alert.alert, self.alert.severity]
 
 
@@ -49,10 +45,10 @@ class Courses:
     """The alerts that hold, fire, or have just ended."""
 
     def __init__(self, pace: float = 1.0) -> None:
-        """``pace`` multiplies how long alerts must hold, and how long they outlast that."""
+        """``pace`` multiplies how long conditions must hold, and how long alerts outlast them."""
         self._pace = pace
         self._courses: dict[_Key, Course] = {}
-        self._since: dict[_Key, float] = {}  # since when each holds, whether it is told or not
+        self._since: dict[_Key, float] = {}  # as ``Course.since``
 
     def update(
         self,
@@ -60,26 +56,28 @@ class Courses:
         now: float,
         wall: float,
         *,
-        tells: Callable[[PodAlert], bool] = lambda _: True,
+        is_over: Callable[[PodAlert], bool] = lambda _: True,
         context: Callable[[PodAlert], str] = lambda _: "",
     ) -> list[Course]:
         """Takes in the alerts that hold at ``now``; returns those that fire or have fired.
 
-        ``now`` is in monotonic seconds; ``wall`` is the same in Unix seconds. ``tells`` says of an
-        earlier alert that does not hold whether that is known; ``context`` is what to say of one.
+        ``now`` is in monotonic seconds; ``wall`` is the same moment in Unix seconds. ``is_over``:
+        whether it is known that an earlier alert, which is not among ``alerts``, holds no more.
+        ``context`` gives an alert's context.
         """
         holding = tuple(alerts)
-        told = _one_page(holding, self._paged(), self._mending(now))
-        current = {_key(alert): alert for alert in told}
+        raised = _one_page(holding, self._paged(), self._mending(now))
+        current = {_key(alert): alert for alert in raised}
         held = {*map(_key, holding), *current}
         self._since = {key: self._since.get(key, now) for key in held}
 
         for key in self._courses.keys() - current.keys():
             course = self._courses[key]
-            if course.ended is None and now - course.told < _BRIDGED and not tells(course.alert):
-                self._holds(course, now, wall)
+            is_recent = course.ended is None and now - course.raised < _BRIDGED
+            if is_recent and not is_over(course.alert):
+                self._hold(course, now, wall)
             else:
-                self._fails(key, course, now, wall)
+                self._lapse(key, course, now, wall)
 
         for key, alert in current.items():
             known = self._courses.get(key)
@@ -88,13 +86,13 @@ class Courses:
             course = self._courses[key]
             course.alert = alert
             course.context = context(alert)
-            course.told = now
-            self._holds(course, now, wall)
+            course.raised = now
+            self._hold(course, now, wall)
 
         return [course for course in self._courses.values() if course.started is not None]
 
     def _paged(self) -> dict[str, Alert]:
-        """By model, which of the alerts in ``_ONE_CAUSE`` fires."""
+        """The alert of ``_ONE_CAUSE`` that fires, by model."""
         return {
             course.alert.model_name: course.alert.alert
             for course in self._courses.values()
@@ -102,7 +100,7 @@ class Courses:
         }
 
     def _mending(self, now: float) -> set[str]:
-        """The models whose collapse pages, or did until shortly ago."""
+        """The models whose collapse fires, or did until recently (``_MENDED``)."""
         return {
             course.alert.model_name
             for course in self._courses.values()
@@ -111,12 +109,14 @@ class Courses:
             and (course.ended is None or now - course.held < self._pace * _MENDED)
         }
 
-    def _holds(self, course: Course, now: float, wall: float) -> None:
+    def _hold(self, course: Course, now: float, wall: float) -> None:
+        """The alert holds: it fires once it has held for long enough."""
         course.held = now
         if course.started is None and now - course.since >= self._pace * course.rule.wait:
             course.started = wall
 
-    def _fails(self, key: _Key, course: Course, now: float, wall: float) -> None:
+    def _lapse(self, key: _Key, course: Course, now: float, wall: float) -> None:
+        """The alert does not hold: it ends after a while, and is forgotten later."""
         if course.started is None or (course.ended is not None and now - course.held > _RESOLVED):
             del self._courses[key]
         elif course.ended is None and now - course.held >= self._pace * course.rule.keep:
@@ -135,11 +135,11 @@ def _pages(alert: PodAlert) -> bool:
 def _one_page(
     alerts: Collection[PodAlert], paged: Mapping[str, Alert], mending: set[str]
 ) -> Iterator[PodAlert]:
-    """The alerts, of those that page for one cause one a model: the one that fires, or the first.
+    """The alerts, but of those in ``_ONE_CAUSE`` at most one per model.
 
-    The one that fires stays it, whatever else becomes known. While a model collapses, and while it
-    is ``mending``, no warning says that its rate is low: it counts as low until it is certain not
-    to be.
+    It is the one that fires already (``paged``), whatever else becomes known, otherwise the first.
+    While a model has collapsed or is ``mending``, nothing warns that its rate is low: it counts as
+    low until it is certain that it no longer is.
     """
     collapsed = {alert.model_name for alert in alerts if alert.alert is Alert.COLLAPSED}
     silenced = {Alert.LOW: collapsed | mending, Alert.LOW_AT_TEMPERATURE: mending}

@@ -26,14 +26,14 @@ from sidecar.log import StateLog
 from sidecar.settings.groups import Alerting
 from sidecar.tls import connection_fault, verifying
 
-# a separate identity, so that these alerts and those of Prometheus do not resolve each other
+# A label of these alerts alone, so that they and those of Prometheus do not resolve each other.
 SOURCE: Final = "sidecar"
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
 _LASTS_AT_LEAST: Final = 240.0  # seconds that an alert lasts if it is not sent again
-_LASTS_INTERVALS: Final = 4  # how many it lasts, if that is longer
-_SAID: Final = 120  # characters of a rejection that are shown
-_MOST_SAID: Final = 1024  # bytes of it that are read
+_LASTS_INTERVALS: Final = 4  # intervals that it lasts, if that is longer
+_SHOWN_CHARACTERS: Final = 120  # of a rejection
+_READ_BYTES: Final = 1024  # of a rejection
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
@@ -96,7 +96,7 @@ class Push:
             report.alerts,
             self._monotonic(),
             wall,
-            tells=partial(tells, report),
+            is_over=partial(tells, report),
             context=partial(context, report),
         )
 
@@ -122,7 +122,7 @@ class Push:
             )
 
     def _alert(self, course: Course, wall: float) -> dict[str, Any]:
-        """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
+        """One alert in the API's format, as of ``wall`` (Unix seconds), with the time it ends."""
         alert = course.alert
         rule = course.rule
         labels = {**self._labels, "alertname": rule.name, **rule.labels, **alert.labels}
@@ -141,7 +141,7 @@ class Push:
             annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{query}"
 
         end = wall + self._lasts if course.ended is None else min(course.ended, wall)
-        # Even if the clock was set back; otherwise it is rejected.
+        # Never after the end, even if the clock was set back: Alertmanager would reject that.
         start = min(course.started or wall, wall, end)
 
         return {
@@ -170,15 +170,15 @@ async def post_alerts(
 ) -> tuple[str, str]:
     """Sends alerts to the Alertmanager at the base ``url``; returns the outcome and the reason.
 
-    ``OUTCOMES`` has the outcomes. An empty list tests whether it would accept alerts. The reason
-    has what a rejection says, up to ``_SAID`` characters and without what was sent to log in.
+    The outcome is one of ``OUTCOMES``. An empty list tests whether Alertmanager would accept
+    alerts. The reason quotes the beginning of a rejection, without the credentials that were sent.
     """
     try:
         async with session.post(
             url + _ALERTS, json=list(alerts), allow_redirects=False
         ) as response:
             status = response.status
-            said = b"" if status == 200 else await response.content.read(_MOST_SAID)
+            said = b"" if status == 200 else await response.content.read(_READ_BYTES)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return "failed", connection_fault(error)
     if status == 200:
@@ -188,7 +188,7 @@ async def post_alerts(
 
 
 def _rejection(status: int, said: bytes, secrets: Iterable[str]) -> str:
-    """The status, and the beginning of what was said with it if that is text."""
+    """The status, and the beginning of the response's body if that is readable text."""
     text = " ".join(said.decode("utf-8", "replace").split())
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
@@ -196,7 +196,9 @@ def _rejection(status: int, said: bytes, secrets: Iterable[str]) -> str:
     is_readable = text.isprintable() and not text.startswith("<")
     if not text or not is_readable:
         return f"status {status}"
-    return f"status {status}: {text if len(text) <= _SAID else text[: _SAID - 1] + '…'}"
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[: _SHOWN_CHARACTERS - 1] + "…"
+    return f"status {status}: {text}"
 
 
 def _rfc3339(seconds: float) -> str:

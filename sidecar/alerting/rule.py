@@ -1,4 +1,4 @@
-"""What is the same of an alert whenever it fires."""
+"""The part of an alert that is the same whenever it fires."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ class Rule:
     """One alert at one severity, as ``alerts/alerts.yaml`` has it.
 
     Its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds.
-    ``summary`` and ``description`` have fields for labels, ``value`` and ``percent``. ``first`` is
-    what to do first, in a few words; only those that page have it.
+    ``summary`` and ``description`` have fields for labels, ``value`` and ``percent``. ``first``
+    says in a few words what to do first, or is empty.
     """
 
     name: str
@@ -25,14 +25,14 @@ class Rule:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels that are always the same."""
+        """The labels that do not depend on what fires."""
         return {"severity": self.severity, "scope": self.scope}
 
 
 def filled(text: str, labels: Mapping[str, str], value: float) -> str:
     """A ``summary`` or ``description`` with an alert's labels and value; an unknown label is empty.
 
-    The percentage is as Prometheus' ``humanizePercentage``.
+    The percentage is formatted as by Prometheus' ``humanizePercentage``.
     """
     fields: dict[str, object] = {**labels, "value": value, "percent": f"{100 * value:.4g}%"}
     return text.format_map(defaultdict(str, fields))

@@ -1,4 +1,4 @@
-"""What runs as long as vLLM does, and what all subcommands share.
+"""The subcommands that run in the sidecar's container, and what all subcommands share.
 
 The other subcommands are in ``specdec_tools``.
 """

@@ -24,7 +24,7 @@ CACERT_HELP: Final = (
 )
 TLS_HINT: Final = (
     "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate in "
-    "--cacert or the setting vllm_ca_file, and the name of the URL in the certificate?"
+    "--cacert or the setting vllm_ca_file, and the URL's host name in the certificate?"
 )
 _LONGEST: Final = 24 * 3600.0  # seconds
 _MEBIBYTE: Final = 1024 * 1024
@@ -60,7 +60,7 @@ def whole(most: int) -> Callable[[str], int]:
 
 
 def number_up_to(most: float, expected: str, *, above: float = 0.0) -> Callable[[str], float]:
-    """A type for numbers ``above`` a bound and at most ``most``.
+    """A type for numbers greater than ``above`` and at most ``most``.
 
     ``expected`` describes them in error messages.
     """
@@ -89,9 +89,9 @@ def share_of_one(text: str) -> float:
 
 
 def file_to_write(text: str) -> Path:
-    """A file that can be written, as far as one can tell beforehand.
+    """The path of a file that can be written, as far as can be checked beforehand.
 
-    So no measurement is wasted on one that cannot.
+    Otherwise a long measurement would end without a file for its result.
     """
     path = Path(text)
     folder = Path(text).absolute().parent
@@ -121,9 +121,9 @@ def read_input(path: Path, most: int) -> bytes:
 
 
 def written(argument: str, path: Path, content: bytes) -> bool:
-    """Whether ``content`` was written to the file; if not, prints why.
+    """Writes ``content`` to the file that ``argument`` names, such as ``--out``.
 
-    The caller must then print the result.
+    If that fails, prints why and returns False; the caller must then print the content.
     """
     try:
         path.write_bytes(content)
@@ -149,17 +149,17 @@ def add_vllm_url(parser: argparse.ArgumentParser) -> None:
         "--url",
         type=base_url,
         dest="vllm_url",
-        help="vLLM's address (default: SPECDEC_VLLM_URL, also the place for a password)",
+        help="vLLM's address (default: SPECDEC_VLLM_URL, where a password belongs)",
     )
 
 
 def with_vllm_url(settings: Settings, url: str | None) -> Settings:
-    """The settings with vLLM's address replaced, if ``--url`` has one."""
+    """The settings, with vLLM's address replaced by that of ``--url`` if it was given."""
     return settings if url is None else settings.model_copy(update={"vllm_url": url})
 
 
 def with_vllm_cacert(settings: Settings, path: Path | None) -> Settings:
-    """The settings with the CA certificates replaced, if ``--cacert`` has some.
+    """The settings, with vLLM's CA certificates replaced by those of ``--cacert`` if it was given.
 
     Raises:
         InputError: the file cannot be read or has no certificate.
@@ -181,9 +181,9 @@ def add_sidecar_user(parser: argparse.ArgumentParser) -> None:
 
 
 def with_sidecar_user(url: str, file: Path | None, environ: Mapping[str, str]) -> str:
-    """The URL of a sidecar with a user and a password in it, from ``--user-file`` or ``environ``.
+    """The URL of a sidecar, with the user and password from ``--user-file`` or ``environ`` in it.
 
-    Unchanged if it has a user already, or if there is none.
+    Unchanged if it already has a user, or if none is given.
 
     Raises:
         InputError: the file cannot be read, or what is given is not NAME:PASSWORD.
@@ -214,7 +214,7 @@ def with_sidecar_user(url: str, file: Path | None, environ: Mapping[str, str]) -
 
 
 def authorities(path: Path | None) -> ssl.SSLContext | None:
-    """Verifies certificates by the CA certificates in a file; None without one.
+    """A TLS context that verifies servers by the CA certificates in a file; None without a file.
 
     Raises:
         InputError: the file cannot be read or has no certificate.

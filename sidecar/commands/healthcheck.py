@@ -1,4 +1,4 @@
-"""``healthcheck``: for a container's probe if the image has no HTTP client."""
+"""``healthcheck``: a container's probe that needs no HTTP client in the image."""
 
 import argparse
 import http.client
@@ -12,8 +12,8 @@ _TIMEOUT = 2.0  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are none of its own."""
-    # A sidecar may run with the defaults of invalid settings.
+    """``healthcheck`` has no arguments, but accepts invalid settings."""
+    # The sidecar itself may run with the defaults of invalid settings.
     parser.set_defaults(ignore_invalid_settings=True)
 
 
@@ -34,7 +34,7 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     try:
         connection.connect()
         if tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
-            return 0  # we have no client certificate, but the sidecar answered our handshake
+            return 0  # there is no client certificate here, but the sidecar answered the handshake
         connection.request("GET", "/-/healthy")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:

@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ignore-invalid-settings",
         action="store_true",
         help="start with the default of each invalid setting, log it and export"
-        " specdec_settings_invalid, instead of exiting with 2: where vLLM waits for the sidecar",
+        " specdec_settings_invalid, instead of exiting with 2; for pods in which vLLM waits for"
+        " the sidecar",
     )
     parser.set_defaults(invalid_settings=())
 
@@ -40,8 +41,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 after SIGTERM or SIGINT. SIGHUP reloads settings.
 
     Raises:
-        ListenError: it cannot listen on its address; with ``--ignore-invalid-settings`` it tries
-            again until it can.
+        ListenError: it cannot listen on its address. Not with ``--ignore-invalid-settings``: it
+            then tries again until it can.
     """
     config: Path | None = arguments.config
 

@@ -30,7 +30,7 @@ async def stopped(stop: asyncio.Event, seconds: float | None) -> None:
 
 
 async def unless_stopped(work: Coroutine[Any, Any, _Result], stop: asyncio.Event) -> _Result | None:
-    """What ``work`` returns; if ``stop`` is set first, cancels ``work`` and returns None."""
+    """The result of ``work``; if ``stop`` is set first, cancels ``work`` and returns None."""
     task = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
     try:

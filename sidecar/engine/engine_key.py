@@ -1,10 +1,10 @@
-"""Which engine a series of vLLM's page is of.
+"""Which engine a series on vLLM's page belongs to.
 
 vLLM numbers the engines of one process with the label ``engine``. A page that an agent collects
-from several processes, such as a Ray node's, has several engines of one number, told apart by other
-labels: each is an engine of its own. Its name is the number and what tells it apart, ``0@replica``.
-On a Ray node's page the name follows from the labels alone, so that a counter never becomes another
-engine's when replicas come and go or the sidecar restarts.
+from several processes, such as a Ray node's, can have several engines with the same number, which
+other labels tell apart. Each of them is an engine of its own, named by its number and the other
+label's value: ``0@replica``. On a Ray node's page the name follows from the labels alone, so a
+counter never becomes another engine's when replicas come and go or the sidecar restarts.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ _NO_NUMBER: Final = "0"  # V0 and the first V1 versions have one engine and no l
 _MARK: Final = "@"
 # Labels of parts of one engine's quantity: a histogram's buckets, the processes of a gauge, ...
 _PARTS: Final = frozenset({"le", "quantile", "position", "reason", "finished_reason", "pid"})
-_MOST_LABELS: Final = 4  # that tell engines apart
+_MOST_LABELS: Final = 4  # at most so many tell engines apart
 _READABLE: Final = re.compile(r"[A-Za-z0-9_.-]{1,24}")
-_DIGEST: Final = 8  # hexadecimal digits that stand for a value that is too long to be read
+_DIGEST: Final = 8  # hexadecimal digits in place of a value that is not ``_READABLE``
 
 
 class EngineKey(NamedTuple):
@@ -50,7 +50,7 @@ class EngineNames:
         ``known`` are ``replica_labels`` of an earlier page of the same server.
         """
         self._is_collected = is_collected
-        self.replica_labels = known  # that tell apart engines of one number
+        self.replica_labels = known  # labels that tell apart engines with the same number
 
         by_engine: dict[EngineKey, list[Mapping[str, str]]] = defaultdict(list)
         for one in series:
@@ -67,7 +67,7 @@ class EngineNames:
         return EngineKey(labels[_MODEL], self.engine(labels))
 
     def engine(self, labels: Mapping[str, str]) -> str:
-        """The engine's name, whichever model it is of."""
+        """The name of the engine of a series with these labels."""
         parts = [labels.get(_NUMBER, _NO_NUMBER)]
         if self._is_collected:
             parts += [labels[name] for name in _RAY_REPLICA if labels.get(name)][:1]
@@ -76,10 +76,11 @@ class EngineNames:
 
 
 def _telling_apart(series: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """The fewest labels that tell apart the engines among the series of what seems one engine.
+    """The labels that tell apart the engines among series that seem to be of one engine.
 
-    They are labels that all series have. A label that only some quantities have splits these, and
-    not the engine.
+    Chosen one by one, the label with the most values first, from those that all series have: a
+    label that only some quantities have splits these quantities, not the engine. Empty if there is
+    just one engine.
     """
     common = set.intersection(*(set(labels) for labels in series)) - _PARTS
     values = {name: {labels[name] for labels in series} for name in common}

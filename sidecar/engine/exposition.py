@@ -21,13 +21,13 @@ from sidecar.errors import EmptyPage, NoLogStats, NotAnExposition, PageTooLarge,
 from sidecar.settings.groups import Limits
 
 _TYPE_LINE = re.compile(rb"# TYPE \S+ \w+\n")
-# What vLLM's API server itself counts, from the first request on or before it.
+# What vLLM's API server itself counts, from the first request on or even before.
 _API_SERVER = re.compile(
     rb'(?m)^http_requests_total\{[^\n]*handler="/v1/|^# TYPE http_requests_total '
 )
 _OPENMETRICS_END = b"# EOF\n"
-# On the Rust frontend's page before its engine has told it anything, families have no series, and
-# an encoder that leaves those out keeps the one family of the server that has no labels.
+# Until its engine has reported, the Rust frontend's families have no series. An encoder that leaves
+# such families out keeps only that family of the server which has no labels.
 _FRONTEND = re.compile(rb"(?m)^# TYPE (vllm:|http_request_duration_highr_seconds histogram)")
 _START_TIMES = {PROCESS_START, *(f"{prefix}{CREATED}" for prefix in PREFIXES)}
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -60,7 +60,7 @@ class Page:
     """The wanted samples of one page: ``values[i]`` belongs to ``series[i]``.
 
     ``series`` is the same object while the page keeps its shape. ``is_rust``: vLLM's Rust frontend
-    serves it, perhaps before its engine has told it anything.
+    serves it, perhaps before its engine has reported anything.
     """
 
     series: tuple[Series, ...]
@@ -99,13 +99,13 @@ class PageReader:
             PageTooLarge: the page has more bytes, lines or wanted series than the limit.
             EmptyPage: the body is empty.
             NotAnExposition: the body has neither a wanted sample nor a ``# TYPE`` line.
-            NoLogStats: the page is of an API server, without any metric of vLLM.
+            NoLogStats: the page is an API server's, without any of vLLM's metrics.
             TruncatedPage: the last line does not end with a newline, and is not ``# EOF``.
         """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
 
-        if body.endswith(b"\n# EOF"):  # OpenMetrics does not ask for a newline after it
+        if body.endswith(b"\n# EOF"):  # OpenMetrics requires no newline after it
             body += b"\n"
 
         values = None
@@ -124,11 +124,11 @@ class PageReader:
         if not page.series and not _TYPE_LINE.search(body):
             raise NotAnExposition(f"the body begins with {body[:16]!r}")
         if not body.endswith(b"\n"):
-            raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
+            raise TruncatedPage(f"{len(body)} bytes, and the last line does not end")
 
         self._is_rust = _is_rust(body, page)
         if not self._is_rust and not _has_vllm_series(page) and _API_SERVER.search(body):
-            raise NoLogStats("an API server answers, but its page has no metric of vLLM")
+            raise NoLogStats("an API server answers, but its page has none of vLLM's metrics")
 
         if self._series != page.series:
             self._series = page.series
@@ -140,8 +140,8 @@ class PageReader:
 def _is_rust(body: bytes, page: Page) -> bool:
     """Whether vLLM's Rust frontend serves the page.
 
-    It alone sends OpenMetrics although plain text was asked for, and without the start times of the
-    process and the counters that Python's client library has then (vLLM, rust/src/metrics).
+    It alone sends OpenMetrics although plain text was asked for, and leaves out the start times of
+    the process and the counters, which Python's client library has (vLLM, rust/src/metrics).
     """
     has_start_times = any(series.name in _START_TIMES for series in page.series)
     is_openmetrics = body.endswith(_OPENMETRICS_END)
@@ -160,7 +160,7 @@ def _has_vllm_series(page: Page) -> bool:
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
     """The page's shape; None if a page of that shape could be misread, or is very large.
 
-    It could be misread with malformed lines, or white space in keys.
+    Malformed lines, or white space in keys, could cause that.
     """
     if page.malformed or not places or len(body) > _MOST_REMEMBERED:
         return None
@@ -176,7 +176,7 @@ def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | Non
 
 def _values(body: bytes, memory: _Memory) -> list[float] | None:
     """The values on a page; None if anything but a number has changed in the lines that matter."""
-    lines = body.split(b"\n", memory.lines)  # no more than that: there may be millions
+    lines = body.split(b"\n", memory.lines)  # no more than remembered: there may be millions
     if len(lines) != memory.lines:
         return None
 
@@ -209,7 +209,7 @@ def read_lines(
     samples: dict[Series, float] = {}
     places: list[int] = []
     malformed = 0
-    texts: dict[str, str] = {}  # each label's text once, however many series have it
+    texts: dict[str, str] = {}  # keeps one copy of each text, however many series have it
     for place, ended_line in enumerate(BytesIO(body)):
         if place >= _MOST_LINES:
             raise PageTooLarge(f"more than {_MOST_LINES} lines")
@@ -249,7 +249,7 @@ def read_sample(line: bytes) -> tuple[Series, float] | None:
 def _sample(line: bytes, name_end: int, texts: dict[str, str]) -> tuple[Series, float] | None:
     """The series and value of a line; None for a malformed one.
 
-    Its texts are those in ``texts`` where they are known.
+    A text that is already in ``texts`` is not kept twice.
     """
     if len(line) > _LINE_BYTES:
         return None
@@ -295,5 +295,5 @@ def _labels(
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    """A character after a backslash; the pair as it is if it is no escape."""
+    """The character that an escape stands for; a pair that is no escape stays as it is."""
     return _ESCAPED.get(escape["character"], escape.group())

@@ -26,12 +26,12 @@ _HEADERS: Final = (
     "Accept: text/plain;version=0.0.4",
     "Accept-Encoding: identity",
 )
-_ALERT: Final = "_ALERT_"  # in OpenSSL's names of what a server sends before it closes
-_NEXT_ADDRESS: Final = 0.25  # seconds after which another of a host's addresses is tried, too
+_ALERT: Final = "_ALERT_"  # in OpenSSL's names for the alerts with which a server refuses TLS
+_NEXT_ADDRESS: Final = 0.25  # seconds until the next of a host's addresses is tried as well
 
 
 class Fetcher:
-    """GETs from one server; ``close`` it at the end."""
+    """GETs from one server. Call ``close`` at the end."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Fetcher:
             TlsRefused: a new TLS connection was refused, or closed without an answer.
             BadStatus: a status other than 200; redirects are not followed, as they could lead
                 anywhere.
-            Interrupted: the response was cut off or was not valid HTTP; ``NotAnswered`` if nothing
-                of it came.
+            Interrupted: the response was cut off or was not valid HTTP; ``NotAnswered`` if none of
+                it arrived.
             PageTooLarge: more bytes than the limit; the rest is not read.
         """
         try:
@@ -89,14 +89,15 @@ class Fetcher:
         kept = self._connection
         self._connection = None
         if kept is not None and kept.is_open:
-            with suppress(NotAnswered):  # the server has closed it meanwhile
+            with suppress(NotAnswered):  # the server has closed it in the meantime
                 return await self._ask(kept, url)
 
         connection = await self._connected(url)
         try:
             return await self._ask(connection, url)
         except NotAnswered as error:
-            if url.scheme == "https":  # with TLS 1.3, the client's part of the handshake is over
+            # With TLS 1.3, a server checks the client's certificate after the client's handshake.
+            if url.scheme == "https":
                 raise TlsRefused("the TLS connection was closed without an answer") from error
             raise
 
@@ -145,7 +146,7 @@ class Fetcher:
         return connection
 
     def _context(self) -> ssl.SSLContext:
-        """How the next connection is secured."""
+        """The TLS context for the next connection."""
         given = self._tls() if callable(self._tls) else self._tls
         if not isinstance(given, bool):
             return given
@@ -160,7 +161,7 @@ class _Connection(asyncio.Protocol):
     """One connection, with one request at a time."""
 
     def __init__(self) -> None:
-        self.lost = asyncio.Event()  # whether it is closed
+        self.lost = asyncio.Event()  # set once the connection is closed
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         self._ended: asyncio.Future[Response] | None = None  # the response, once it is complete
@@ -173,7 +174,7 @@ class _Connection(asyncio.Protocol):
     async def ask(self, request: bytes, most_bytes: int) -> Response:
         """The response to a request.
 
-        Raises what ``Response`` raises.
+        Raises what ``Response`` raises, and ``NotAnswered``.
         """
         self._response = Response(most_bytes)
         self._ended = asyncio.get_running_loop().create_future()
@@ -188,12 +189,12 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """The connection is established."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """The server has sent something; between two requests it must not."""
+        """The server has sent something, which it must not do between two requests."""
         response = self._response
         if response is None:
             self.abort()

@@ -1,7 +1,7 @@
 """One HTTP/1.1 response, read from bytes as they arrive, with a limit on each of its parts.
 
-vLLM sends a head, and the page as one chunk or of a known length. Whatever else is allowed in HTTP
-has a bound here, so that no server can occupy the sidecar with framing: interim responses, header
+vLLM sends a head, and the page as one chunk or with a content length. Whatever else HTTP allows is
+limited here, so that no server can occupy the sidecar with framing: interim responses, header
 lines, chunks, trailers, and what comes after the end. Grammar: RFC 9112.
 """
 
@@ -70,7 +70,7 @@ class Response:
             self.is_last = True  # nobody has asked for more
 
     def feed_end(self) -> None:
-        """Takes in that the server has closed the connection.
+        """Ends the response: the server has closed the connection.
 
         Raises:
             Interrupted: the response is not complete.
@@ -195,7 +195,7 @@ def _within(size: int, limit: int, what: str) -> None:
 
 
 def _headers(lines: list[bytes]) -> Mapping[bytes, bytes]:
-    """The header fields by their names in lower case; of several with one name, all values."""
+    """The header fields by lower-case name; the values of repeated ones are joined by commas."""
     headers: dict[bytes, bytes] = {}
     for line in lines:
         name, colon, value = line.partition(b":")

@@ -1,6 +1,6 @@
-"""Where each engine's quantities are on a page of vLLM's.
+"""Where each engine's quantities are on vLLM's page.
 
-Found once for pages that have the same series, and applied at every poll.
+Worked out once for all pages with the same series, and applied at every poll.
 """
 
 from collections import defaultdict
@@ -14,12 +14,13 @@ from sidecar.engine.exposition import Series
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
-# Pairs of model and engine on a page; four times the maximum of ``limits.engines``.
+# Pairs of model and engine on a page, at most; four times the maximum of ``limits.engines``.
 _MOST_ENGINES = 256
 _DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
-# Ids of servers that are read. Each start of vLLM leaves one in a directory that nobody wipes.
+# Ids of servers on a page, at most: each start of vLLM leaves one in a multiprocess directory that
+# nobody wipes.
 MOST_SERVERS = 1024
-MOST_ID_LETTERS = 64
+MOST_ID_CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ class HistogramLayout:
 
 
 class KvCache(NamedTuple):
-    """The KV cache's size and that of a block of it, in tokens.
+    """The size of the KV cache and of one of its blocks, in tokens.
 
-    None and 0 where vLLM does not export them.
+    None and 0 if vLLM does not export them.
     """
 
     capacity: int | None = None
@@ -45,7 +46,7 @@ class KvCache(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineLayout:
-    """Indices into a page's values; if a counter has several, each is one process's share of it."""
+    """Indices into a page's values. A counter with several is their sum, one for each process."""
 
     key: EngineKey
     counters: Mapping[Counter, tuple[int, ...]]
@@ -54,15 +55,16 @@ class EngineLayout:
     histograms: Mapping[Phase, HistogramLayout]
     kv_cache: KvCache
     traits: frozenset[Trait]
-    created: int | None  # when the engine's counters were made; None on a page of several processes
+    # The index of the time its counters were created; None on a page of several processes.
+    created: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
     """Where everything is on a page of one shape.
 
-    ``process_start`` is the index of the time at which the process of its engines started; None if
-    they are of several processes.
+    ``process_start`` is the index of the time at which the engines' process started; None if they
+    belong to several processes.
     """
 
     engines: tuple[EngineLayout, ...] = ()
@@ -70,7 +72,7 @@ class PageLayout:
     shows_replicas: bool = False  # see ``PageSnapshot``
     replica_labels: tuple[str, ...] = ()  # see ``EngineNames``
     servers: frozenset[str] = frozenset()  # see ``PageSnapshot``
-    unread_servers: int = 0  # ids that are too many, too long or empty
+    unread_servers: int = 0  # ids left out: too many, too long or empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,10 @@ _Samples = Mapping[str, list[_Sample]]  # of one engine, by name without prefix
 
 
 class _Named(NamedTuple):
-    """A series of vLLM's at ``place`` on the page; its name is without the prefix."""
+    """One of vLLM's series: its index on the page, and its name without the prefix."""
 
     place: int
+    prefix: str
     name: str
     series: Series
 
@@ -101,14 +104,8 @@ def page_layout(
     Raises:
         PageTooLarge: more than ``_MOST_ENGINES`` engines.
     """
-    found: list[_Named] = []
-    is_collected = False
-    for index, series in enumerate(page):
-        prefix, name = names.split(series.name)
-        if prefix:
-            found.append(_Named(index, name, series))
-            is_collected = is_collected or names.is_collected(prefix)
-
+    found = _vllm_series(page)
+    is_collected = any(names.is_collected(one.prefix) for one in found)
     engine_names = EngineNames(
         (one.series for one in found if one.name != names.CACHE_CONFIG),
         is_collected=is_collected,
@@ -134,18 +131,34 @@ def page_layout(
         )
         for key in sorted(by_engine, key=_order)
     )
-    ids = {dict(series.labels).get("id", "") for series in page if series.name == names.SERVER}
-    usable = sorted(one for one in ids if 0 < len(one) <= MOST_ID_LETTERS)[:MOST_SERVERS]
     numbers = {(key.model_name, key.number) for key in by_engine}
     shows_replicas = is_collected or len(numbers) < len(by_engine)
+    servers, unread_servers = _servers(page)
     return PageLayout(
         engines=engines,
         process_start=None if shows_replicas else _process_start(page),
         shows_replicas=shows_replicas,
         replica_labels=engine_names.replica_labels,
-        servers=frozenset(usable),
-        unread_servers=len(ids) - len(usable),
+        servers=servers,
+        unread_servers=unread_servers,
     )
+
+
+def _vllm_series(page: Sequence[Series]) -> list[_Named]:
+    """The series with one of vLLM's prefixes, in the page's order."""
+    found = []
+    for index, series in enumerate(page):
+        prefix, name = names.split(series.name)
+        if prefix:
+            found.append(_Named(index, prefix, name, series))
+    return found
+
+
+def _servers(page: Sequence[Series]) -> tuple[frozenset[str], int]:
+    """The ids of servers on a page, and how many others are left out."""
+    ids = {dict(series.labels).get("id", "") for series in page if series.name == names.SERVER}
+    usable = sorted(one for one in ids if 0 < len(one) <= MOST_ID_CHARACTERS)[:MOST_SERVERS]
+    return frozenset(usable), len(ids) - len(usable)
 
 
 def _order(key: EngineKey) -> tuple[str, int, str]:
@@ -153,9 +166,9 @@ def _order(key: EngineKey) -> tuple[str, int, str]:
 
 
 def _process_start(page: Sequence[Series]) -> int | None:
-    """The index of the process start time, or else of the time at which it created a counter.
+    """The index of the process's start time or, without it, of the time it created a counter.
 
-    None if there is neither, as on pages of several processes.
+    None if the page has neither, as with several processes.
     """
     starts: list[int] = []
     created: list[int] = []
@@ -174,9 +187,9 @@ def _process_start(page: Sequence[Series]) -> int | None:
 
 
 def _agreed(caches: set[KvCache] | None) -> KvCache:
-    """The KV cache, if all agree; else an unknown one.
+    """The KV cache if there is just one, otherwise an unknown one.
 
-    If they differ, nothing on the page says which model each belongs to.
+    With several, nothing on the page says which model each belongs to.
     """
     if caches is None or len(caches) != 1:
         return KvCache()
@@ -186,7 +199,7 @@ def _agreed(caches: set[KvCache] | None) -> KvCache:
 
 
 def _engine_layout(
-    key: EngineKey, samples: _Samples, kv_cache: KvCache, of_page: frozenset[Trait]
+    key: EngineKey, samples: _Samples, kv_cache: KvCache, page_traits: frozenset[Trait]
 ) -> EngineLayout:
     counters = {counter: _indices(samples, counter.candidates) for counter in Counter}
     gauges = {gauge: _gauge_indices(samples, gauge.candidates) for gauge in Gauge}
@@ -196,7 +209,7 @@ def _engine_layout(
     gauges[Gauge.AWAKE] = _with_label(sleep_states, "sleep_state", names.AWAKE)
     histograms = {phase: _histogram(samples, phase.candidates) for phase in Phase}
 
-    traits = set(of_page)
+    traits = set(page_traits)
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
         # Only V0 counts tokens but no drafts, and it adds its totals again at every log interval.
         counters |= dict.fromkeys(names.SPECULATION, ())
@@ -224,9 +237,9 @@ def _indices(samples: _Samples, candidates: Iterable[str]) -> tuple[int, ...]:
 
 
 def _gauge_indices(samples: _Samples, candidates: tuple[str, ...]) -> tuple[int, ...]:
-    """Like ``_indices``, but prefers a candidate without ``pid``.
+    """Like ``_indices``, but prefers a candidate without the label ``pid``.
 
-    Most with one are stale (0.9.2 to 0.11.0).
+    Most samples with that label are stale (vLLM 0.9.2 to 0.11.0).
     """
     shared = [
         name for name in candidates if name in samples and "pid" not in samples[name][0].labels
@@ -240,6 +253,7 @@ def _with_label(samples: Iterable[_Sample], label: str, value: str) -> tuple[int
 
 
 def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
+    """The indices for each position from 0; empty if one is missing in between."""
     by_position: dict[int, list[int]] = defaultdict(list)
     for sample in samples:
         position = _whole(sample.labels.get("position", ""))
@@ -270,7 +284,10 @@ def _histogram(samples: _Samples, candidates: Iterable[str]) -> HistogramLayout 
 
 
 def _kv_cache(config: Mapping[str, str]) -> KvCache:
-    """The capacity is exported since 0.32; before, it is the number of blocks times their size."""
+    """The KV cache by the labels of ``cache_config_info``.
+
+    vLLM exports the capacity from 0.32 on; before, it is the number of blocks times their size.
+    """
     tokens = _whole(config.get("kv_cache_size_tokens", ""))
     blocks = _whole(config.get("num_gpu_blocks", ""))
     size = _whole(config.get("block_size", ""))
@@ -280,12 +297,12 @@ def _kv_cache(config: Mapping[str, str]) -> KvCache:
 
 
 def _whole(text: str) -> int | None:
-    """A whole number that a float can represent."""
+    """A whole number that a float can represent; None if the text is something else."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _edge(text: str) -> float | None:
-    """A bucket's upper edge; None if it is no number, or not above 0 as every latency is."""
+    """A bucket's upper edge, in seconds; None if the text is not a number above 0."""
     try:
         edge = float(text)
     except ValueError:

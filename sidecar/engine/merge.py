@@ -1,7 +1,4 @@
-"""Makes one snapshot of an engine from two or more.
-
-They are of several engines, or of one engine's past and present.
-"""
+"""Merges snapshots into one: those of several engines, or an engine's past and present."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -39,8 +36,8 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER_ENGINES) -> 
 def sum_by_position(parts: Iterable[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
     """The tokens per position, summed over the parts.
 
-    A part is its drafts and its tokens per position. Empty if a part with drafts has no positions,
-    since the sum would be too low.
+    A part has the number of its drafts, and its tokens per position. The result is empty if a part
+    with drafts has no positions, since the sum would be too low.
     """
     known = []
     for drafts, tokens in parts:
@@ -52,9 +49,9 @@ def sum_by_position(parts: Iterable[tuple[float | None, Sequence[float]]]) -> tu
 
 
 def hold_counters(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
-    """The engine as ``now``, in the same vLLM process as ``before``.
+    """The engine as ``now``, but a counter that is missing or below ``before`` keeps that value.
 
-    A counter that fell or is missing is held. So within one process of vLLM, a counter never falls.
+    Both are of the same vLLM process, within which no exported counter may fall.
     """
     counters = dict(before.counters)
     for counter, value in now.counters.items():
@@ -119,7 +116,7 @@ def _summed_capacity(engines: Sequence[EngineSnapshot]) -> int | None:
 
 
 def _highest(before: tuple[float, ...], now: tuple[float, ...]) -> tuple[float, ...]:
-    # One that has not grown keeps its float object, since windows hold many of them.
+    # A value that has not grown stays the same float object: windows hold many of them.
     if len(before) == len(now):
         return tuple(map(max, before, now))
     return tuple(max(old, new) for old, new in zip_longest(before, now, fillvalue=0.0))

@@ -1,9 +1,9 @@
-"""What follows from vLLM's method of speculation, where the engine itself does not tell.
+"""What follows from vLLM's method of speculation, where the engine itself does not say.
 
-As in the code of 0.32 (config/vllm.py, v1/spec_decode/); what differs by version, as in that of
-0.12.0, 0.14.1, 0.20.2, 0.27.1 and 0.32.0. The plug-in reports what vLLM made of its options, and
-that comes first: such tables age. A method that is not listed is taken for one that
-drafts token by token with a model, as most are.
+The tables are from the code of vLLM 0.32 (config/vllm.py, v1/spec_decode/); what differs by version
+is from that of 0.12.0, 0.14.1, 0.20.2, 0.27.1 and 0.32.0. Tables go out of date, so what the
+plug-in reports of an engine takes precedence. A method that is not listed is assumed to draft token
+by token with a model, as most do.
 """
 
 import re
@@ -14,16 +14,17 @@ Release = tuple[int, int]
 
 WITHOUT_A_DRAFTER: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 HEADS: Final = frozenset({"eagle", "eagle3", "dflash"})
-"""What drafts is a head that has been trained for the target."""
+"""Methods that draft with a head that was trained for the target model."""
 _ONE_PASS: Final = WITHOUT_A_DRAFTER | {"dflash", "dspark", "medusa"}
 _CUSTOM: Final = "custom_class"
 ASYNC_SCHEDULING: Final = "async scheduling"
 RUNNER_V2: Final = "model runner V2"
-# Since when vLLM decodes plainly with it by default; model runner V2 on GPUs.
+# The release from which plain decoding has each by default; model runner V2 only on GPUs.
 _ASYNC_FROM: Final[Release] = (0, 14)
 _RUNNER_V2_FROM: Final[Release] = (0, 27)
-# From which version on a method has it, too, None for never; others always have it. 0.27.1 has
-# neither with a draft model, and 0.32.0 has both: what is between is taken to have them.
+# The release from which a method has it, too; None: never. Methods that are not listed always have
+# it. With a draft model, 0.27.1 has neither and 0.32.0 has both: releases in between are assumed to
+# have them.
 _ALWAYS_WITHOUT: Final[Mapping[str, Release | None]] = dict.fromkeys(
     ("suffix", "medusa", "mlp_speculator", _CUSTOM)
 )
@@ -39,17 +40,17 @@ _RUNNER_V2_WITH_METHOD: Final[Mapping[str, Release | None]] = {
     "ngram_gpu": (0, 28),
 }
 _ASYNC_ONLY_ON_V2: Final = "ngram"
-# With MTP: use_eagle().
+# MTP does, too: those for which vLLM's use_eagle() is true.
 _DROP_THE_LAST_BLOCK: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})
 _SAMPLES_DRAFTS: Final = frozenset({"draft_model", "eagle", "eagle3"})
 _DFLASH2: Final = "DFlash2"
 REJECTED: Final = ("min_p", "logit_bias")
-"""Sampling parameters that vLLM from 0.14 on answers with status 400 while it speculates."""
+"""Sampling parameters that vLLM rejects with status 400 while it speculates, from 0.14 on."""
 _REJECTS_FROM: Final[Release] = (0, 14)  # pull requests 31982 and 32003
 _SAMPLES_FROM: Final[Release] = (0, 22)
 _UNTAGGED: Final = re.compile(r"v?0\.(0|1\.dev)")
-# With MTP: what vLLM 0.33 keeps a schedule for on model runner V1. Others assert a fixed K, or
-# ignore the schedule.
+# Methods for which vLLM 0.33 keeps a schedule on model runner V1; MTP is one, too. The others
+# assert a fixed K, or ignore the schedule.
 _WITH_SCHEDULE: Final = frozenset({"draft_model", "eagle", "eagle3", "dflash", "ngram"})
 
 
@@ -57,15 +58,15 @@ def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
     """Whether each draft token costs a pass of a draft model.
 
     The rule of thumb on acceptance assumes that. ``in_parallel``: vLLM's parallel_drafting is on.
-    Unknown for a class of one's own, so not assumed.
+    For a custom class it is unknown, and so not assumed.
     """
     return not in_parallel and method not in _ONE_PASS | {_CUSTOM}
 
 
 def drafts_with_a_model(method: str | None) -> bool:
-    """Whether a model or a head of one drafts.
+    """Whether a model, or a head of one, drafts.
 
-    If so, drafts do not depend on what the text repeats.
+    If so, drafts do not depend on repetition in the text.
     """
     return method not in WITHOUT_A_DRAFTER | {_CUSTOM}
 
@@ -78,11 +79,11 @@ def needs_a_draft(method: str | None) -> bool:
 def can_sample_drafts(
     method: str | None, *, in_parallel: bool, architectures: Iterable[str]
 ) -> bool:
-    """Whether drafts that are sampled can be accepted more often than the likeliest ones.
+    """Whether sampled drafts can be accepted more often than greedy ones.
 
     vLLM honours ``draft_sample_method`` with these methods (llm_base_proposer.py, runner V2), but a
     draft that predicts all positions at once samples each without knowing the others: with the
-    first DFlash, accepted tokens a step fell from 2.96 to 1.16 (z-lab/dflash 169). DFlash2 gains
+    first DFlash, accepted tokens per step fell from 2.96 to 1.16 (z-lab/dflash 169). DFlash2 gains
     (syv-ai/qwen38-27b-rtx3090 73); only the draft's ``architectures`` tell the two apart.
     """
     if in_parallel:
@@ -93,24 +94,24 @@ def can_sample_drafts(
 
 
 def rejects_parameters(vllm: str | None) -> bool:
-    """Whether this version rejects ``REJECTED`` while it speculates; unknown ones do."""
-    return _is_from(_REJECTS_FROM, vllm)
+    """Whether this version rejects ``REJECTED`` while it speculates; unknown versions do."""
+    return _is_at_least(_REJECTS_FROM, vllm)
 
 
 def offers_sampled_drafts(vllm: str | None) -> bool:
-    """Whether this version has the option ``draft_sample_method``; unknown ones do."""
-    return _is_from(_SAMPLES_FROM, vllm)
+    """Whether this version has the option ``draft_sample_method``; unknown versions do."""
+    return _is_at_least(_SAMPLES_FROM, vllm)
 
 
 def is_untagged(vllm: str) -> bool:
-    """Whether a version is of a build from source without tags, which says nothing of its age.
+    """Whether a version is that of a build without git tags, which says nothing about its age.
 
     Such a build calls itself 0.1.dev1.
     """
     return _UNTAGGED.match(vllm) is not None
 
 
-def _is_from(release: Release, vllm: str | None) -> bool:
+def _is_at_least(release: Release, vllm: str | None) -> bool:
     """Whether a version is at least ``release``, or unknown."""
     numbers = re.match(r"v?(\d+)\.(\d+)", vllm or "")
     if numbers is None or is_untagged(vllm or ""):
@@ -137,11 +138,11 @@ def is_mtp(method: str | None) -> bool:
 
 
 def follows_a_schedule(method: str | None, *, runner_v2: bool | None) -> bool:
-    """Whether drafting fewer tokens with more requests saves time, by all that is known.
+    """Whether drafting fewer tokens with more requests saves time, as far as is known.
 
-    Model runner V2 cuts the drafts itself, so there n-gram on the GPU follows, too. A draft model
-    then still makes all of them (0.32, v1/worker/gpu/spec_decode/standalone_ar): at K = 0 it costs
-    as much as at any K.
+    Model runner V2 truncates the drafts itself, so n-gram on the GPU follows a schedule there, too.
+    A draft model still makes all the tokens there (0.32, v1/worker/gpu/spec_decode/standalone_ar):
+    at K = 0 it costs as much as at any K.
     """
     if method == "ngram_gpu":
         return runner_v2 is True
@@ -153,10 +154,10 @@ def follows_a_schedule(method: str | None, *, runner_v2: bool | None) -> bool:
 def given_up(
     method: str | None, vllm: str | None, *, runner_v2: bool | None = None
 ) -> tuple[str, ...]:
-    """What this version does without because of the method, and has by default in plain decoding.
+    """What plain decoding has by default in this version, but not decoding with this method.
 
-    An unknown version is taken for the latest. ``runner_v2``: whether the engine runs on model
-    runner V2; None if unknown, and then it is taken for what the version's default is on GPUs.
+    An unknown version counts as the latest. ``runner_v2``: whether the engine runs on model runner
+    V2; None: unknown, so it is assumed to be the version's default on GPUs.
     """
     return tuple(_given_up(method or "", vllm, runner_v2=runner_v2))
 
@@ -165,16 +166,16 @@ def _given_up(method: str, vllm: str | None, *, runner_v2: bool | None) -> Itera
     lacks_async = _lacks(_ASYNC_WITH_METHOD, method, vllm)
     if method == _ASYNC_ONLY_ON_V2 and runner_v2 is False:
         lacks_async = True
-    if lacks_async and _is_from(_ASYNC_FROM, vllm):
+    if lacks_async and _is_at_least(_ASYNC_FROM, vllm):
         yield ASYNC_SCHEDULING
 
-    if _lacks(_RUNNER_V2_WITH_METHOD, method, vllm) and _is_from(_RUNNER_V2_FROM, vllm):
+    if _lacks(_RUNNER_V2_WITH_METHOD, method, vllm) and _is_at_least(_RUNNER_V2_FROM, vllm):
         yield RUNNER_V2
 
 
 def _lacks(with_method: Mapping[str, Release | None], method: str, vllm: str | None) -> bool:
-    """Whether this version has it, by the table, not with this method."""
+    """Whether this version lacks it with this method, by the table."""
     if method not in with_method:
         return False
     release = with_method[method]
-    return release is None or not _is_from(release, vllm)
+    return release is None or not _is_at_least(release, vllm)

@@ -2,7 +2,7 @@
 
 Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate
 on the page is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py``
-from 0.6 to 0.33, read from the pages those versions serve (``tests/data/pages``).
+from 0.6 to 0.33, and the pages that those versions serve (``tests/data/pages``).
 """
 
 from enum import StrEnum
@@ -87,8 +87,8 @@ class Trait(StrEnum):
 
     OVERCOUNTED = "overcounted"  # V0's counters, which add their totals again at every log interval
     DIFFUSION = "diffusion"  # a diffusion model: drafts nothing
-    # vLLM's Rust frontend counts: it has no start time, publishes the time between two tokens late,
-    # and exports the counters of drafts whether vLLM speculates or not.
+    # vLLM's Rust frontend serves the page: without a start time, with the time between two tokens
+    # late, and with the counters of drafts whether vLLM speculates or not.
     RUST_FRONTEND = "rust_frontend"
 
 
@@ -104,16 +104,16 @@ CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings
 DIFFUSION = "diffusion_num_denoising_steps_total"
 # Without a prefix; on single-process pages only.
 PROCESS_START = "process_start_time_seconds"
-# On single-process pages only, too; the same but for a second, where Dynamo leaves out the former.
+# On single-process pages only, too: within a second of PROCESS_START, which Dynamo leaves out.
 CREATED = "generation_tokens_created"
-# Our plug-in's, without a prefix: a gauge of 1 whose label ``id`` is the server's.
+# From our plug-in, without a prefix: a gauge of 1 whose label ``id`` is the server's id.
 SERVER = "specdec_server_info"
 
 
 def wanted() -> frozenset[bytes]:
     """The full names of the samples in use, with every prefix.
 
-    For most histograms, only the buckets.
+    Of most histograms only the buckets are used.
     """
     names = {name for quantity in (*Counter, *Gauge) for name in quantity.candidates}
     names |= {f"{name}_bucket" for phase in Phase for name in phase.candidates}
@@ -141,8 +141,8 @@ def split(full_name: str) -> tuple[str, str]:
 
 
 def is_collected(prefix: str) -> bool:
-    """Whether an agent serves the page, and not vLLM's own process: that of a whole Ray node.
+    """Whether the page is that of a Ray node's agent, not of vLLM's own process.
 
-    The page's start time is the agent's then.
+    Its start time is then the agent's.
     """
     return prefix.startswith("ray_")

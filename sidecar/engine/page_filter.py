@@ -1,4 +1,4 @@
-"""When to ask vLLM for only the series in use, and whether what it sends is all of them.
+"""When to ask vLLM for only the series in use, and whether it has sent all of them.
 
 Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only
 the families in use, for a tenth of that. This works if prometheus_client serves the page from one
@@ -19,7 +19,7 @@ RETRY: Final = 600  # whole pages before a filter that failed is tried again
 
 
 class PageFilter:
-    """The filter of one server's page, as its pages show it to work."""
+    """The filter for one server's page, and whether it has worked so far."""
 
     def __init__(self) -> None:
         self._path = ""  # of the filtered page; empty while filtering is not in use
@@ -60,8 +60,8 @@ class PageFilter:
     def fail(self) -> None:
         """The filtered page is unavailable, or has other series: the filter is no longer in use.
 
-        If it worked before, a different page means that vLLM changed; else, that filters do not
-        work.
+        If it had worked before, vLLM has changed: the next whole page makes a new filter. Otherwise
+        filters do not work here, and the next attempt comes after ``RETRY`` whole pages.
         """
         self._whole_left = 0 if self._proven else RETRY
         self._path = ""
@@ -70,7 +70,7 @@ class PageFilter:
     def learn(self, series: tuple[Series, ...], process_start: float | None) -> None:
         """Makes the filter from a whole page, if one is due and the page is of one process.
 
-        The time of the process's start shows that it is.
+        Only then does it have the start time of a process.
         """
         self._process_start = process_start
         self._whole_left -= 1

@@ -19,7 +19,7 @@ async def page_source(
 ) -> AsyncIterator["PageSource"]:
     """The pages of the vLLM at ``vllm_url``; with ``whole``, never filtered.
 
-    ``is_persistent`` is as in ``Fetcher``, whose connection is closed when the block ends.
+    ``is_persistent`` is as in ``Fetcher``. The connection is closed when the block ends.
     """
     fetcher = Fetcher(
         scrape.vllm_url,
@@ -46,7 +46,7 @@ class PageSource:
         self.whole_page = b""  # the last one, for re-exporting; empty after a failed poll
 
     async def next(self) -> PageSnapshot:
-        """Fetches and reads once.
+        """Fetches one page and reads it.
 
         Raises:
             ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``.
@@ -91,16 +91,17 @@ class PageSource:
 
 
 class _Pages:
-    """Reads the whole pages, or the filtered ones, each of which is like the last one."""
+    """Reads one kind of page, whole or filtered: each is then like the one before it."""
 
     def __init__(self, limits: Limits) -> None:
         self._pages = PageReader(names.wanted(), limits)
         self._snapshots = SnapshotReader()
 
     async def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
-        """Raises what ``PageReader.read`` and ``SnapshotReader.read`` raise.
+        """The page's series and its snapshot.
 
-        It reads in a thread, so that the event loop stays responsive whatever the page contains.
+        Read in a thread, so that the event loop stays responsive whatever the page contains. Raises
+        what ``PageReader.read`` and ``SnapshotReader.read`` raise.
         """
         return await asyncio.to_thread(self._read, body)
 

@@ -1,4 +1,4 @@
-"""Whether vLLM is paused: then nothing moves although requests run, and nothing is wrong."""
+"""Asks vLLM whether it is paused: then nothing moves although requests run, and that is fine."""
 
 import asyncio
 import json
@@ -10,30 +10,30 @@ from sidecar.engine.fetch import Fetcher
 from sidecar.errors import ScrapeError
 from sidecar.settings.groups import Scrape
 
-# vLLM has it only with VLLM_SERVER_DEV_MODE=1, without which nobody can pause it over HTTP (0.32,
-# vllm/entrypoints/rl/online/api_router.py). The API server passes the question to the engine core,
-# so it stays unanswered while that hangs.
+# vLLM serves it only with VLLM_SERVER_DEV_MODE=1, without which nobody can pause it over HTTP
+# (0.32, vllm/entrypoints/rl/online/api_router.py). The API server passes the question to the engine
+# core, so it stays unanswered while the core hangs.
 PATH: Final = "/is_paused"
-_TIMEOUT: Final = 5.0
+_TIMEOUT: Final = 5.0  # seconds
 _EVERY: Final = 5.0  # seconds from one answer to the next question
 _MOST_BYTES: Final = 4096
 
 
 class Suspicion(Protocol):
-    """Who wants to know."""
+    """Decides when vLLM is asked, and takes the answers."""
 
     @property
     def suspects_stall(self) -> bool:
         """Whether vLLM should be asked now."""
 
     def answered(self, at: float, *, is_paused: bool) -> None:
-        """Takes in whether vLLM says at ``at``, Unix seconds, that it is paused."""
+        """Takes vLLM's answer; ``at`` is when it came, in Unix seconds."""
 
 
 class PauseAsker:
-    """Asks vLLM whether it is paused for as long as someone suspects that it has stalled.
+    """Asks vLLM whether it is paused, while there is a suspicion that it has stalled.
 
-    At no other time does ``run`` send anything: each question is a line in vLLM's access log.
+    ``run`` sends nothing at other times, since each question is a line in vLLM's access log.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PauseAsker:
         clock: Callable[[], float] = time.time,
         every: float = _EVERY,
     ) -> None:
-        """``every`` is the seconds between two questions."""
+        """``every``: seconds from one answer to the next question."""
         self._suspicion = suspicion
         self._clock = clock
         self._every = every
@@ -68,7 +68,7 @@ class PauseAsker:
             await self._fetcher.close()
 
     async def ask(self) -> bool:
-        """Whether vLLM says that it is paused; no answer is no."""
+        """Whether vLLM says that it is paused; without an answer, False."""
         try:
             answer = json.loads(await self._fetcher.get(PATH))
         except (ScrapeError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """One request of the sidecar's own to a vLLM that looks idle: does its engine still answer?
 
-An engine that hangs while nothing runs shows nothing on its page. Off by default, as it is the one
-thing that the sidecar sends for an engine to compute.
+An engine that hangs while nothing runs shows no sign of it on its page. Probes are off by default:
+nothing else that the sidecar sends makes an engine compute.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from sidecar.settings.groups import Probe, Scrape
 from sidecar.tls import client_context, connection_fault
 
 PATH: Final = "/v1/completions"
-_EVERY: Final = 1.0  # seconds from one look at whether a probe is due to the next
+_EVERY: Final = 1.0  # seconds between two checks whether a probe is due
 _MOST_BYTES: Final = 64 * 1024  # of an answer: it has one token
 _KEY: Final = "probe"
 _API_KEY: Final = "is probe.api_key the key of this vLLM?"
@@ -38,25 +38,25 @@ class ProbeOutcome(StrEnum):
     """How a probe ended; in ``specdec_probes_total`` the label ``outcome``."""
 
     ANSWERED = "answered"
-    UNANSWERED = "unanswered"  # in time, by an engine of which nothing has moved
-    REFUSED = "refused"  # by another status than 200, or what is no completion
+    UNANSWERED = "unanswered"  # not answered in time, and nothing else moved in the engine
+    REFUSED = "refused"  # answered with a status other than 200, or not with a completion
     UNREACHABLE = "unreachable"
-    OVERTAKEN = "overtaken"  # not answered in time, but the engine had other work
+    OVERTAKEN = "overtaken"  # not answered in time, but the engine did other work
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """Whom to ask: the name of the model, and the data-parallel rank if there are several."""
+    """Which engine to ask: the model's name, and the data-parallel rank if there are several."""
 
     model_name: str
     rank: str | None
 
 
 class ProbeSubject(Protocol):
-    """Who wants to know. All times are Unix seconds."""
+    """Decides when an engine is probed, and judges the outcome. ``at`` is now, in Unix seconds."""
 
     def due(self, at: float) -> ProbeTarget | None:
-        """Whom to ask now; None: nobody."""
+        """The engine to ask now; None if no probe is due."""
 
     def put_off(self, at: float) -> None:
         """Nothing was sent, since vLLM is paused."""
@@ -65,7 +65,7 @@ class ProbeSubject(Protocol):
         """A request is on its way to the target of ``due``."""
 
     def ended(self, outcome: ProbeOutcome, seconds: float) -> ProbeOutcome:
-        """Takes in how it ended; returns how that is judged."""
+        """Takes in how it ended after so many ``seconds``; returns how that is judged."""
 
 
 class _Refusal(Exception):
@@ -75,8 +75,8 @@ class _Refusal(Exception):
 class Prober:
     """Asks for one token whenever the subject says that it is time. ``run`` is one task.
 
-    A request stays out until it is answered or ``timeout`` has passed: an engine that goes on again
-    answers it.
+    A request is open until it is answered or ``timeout`` seconds have passed: an engine that goes
+    on in time still answers it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Prober:
         monotonic: Callable[[], float] = time.monotonic,
         every: float = _EVERY,
     ) -> None:
-        """``is_paused`` asks vLLM whether it is."""
+        """``is_paused`` asks vLLM whether it is paused; ``every`` is seconds between two looks."""
         self._scrape = scrape
         self._probe = probe
         self._subject = subject
@@ -104,7 +104,7 @@ class Prober:
         self._every = every
 
     async def run(self) -> None:
-        """Runs until it is cancelled, which ends a request that is out."""
+        """Runs until it is cancelled, which also cancels an open request."""
         while True:
             await self.look()
             await asyncio.sleep(self._every)
@@ -120,7 +120,7 @@ class Prober:
 
         at = self._clock()
         target = self._subject.due(at)
-        if target is None:  # it got work meanwhile
+        if target is None:  # the engine has got work in the meantime
             return
 
         self._subject.sent(at)
@@ -159,15 +159,15 @@ class Prober:
         """Requests one token.
 
         Raises:
-            _Refusal: the answer is no completion.
-            aiohttp.ClientError, OSError, ValueError: there is none.
+            _Refusal: the answer is not a completion.
+            aiohttp.ClientError, OSError, ValueError: there is no answer.
         """
         url = URL(self._scrape.vllm_url + PATH)
         tls: ssl.SSLContext | bool = True
         if url.scheme == "https":
             tls = await asyncio.to_thread(self._tls)  # it reads files
         if self._probe.api_key is not None:
-            url = url.with_user(None)  # one of the two can be sent
+            url = url.with_user(None)  # only one of the two credentials can be sent
 
         async with (
             aiohttp.ClientSession(
@@ -197,7 +197,7 @@ class Prober:
 
     def _headers(self, target: ProbeTarget) -> dict[str, str]:
         headers = {
-            "X-Request-Id": f"{OWN_MARK}{uuid4().hex}",  # vLLM takes it as its id
+            "X-Request-Id": f"{OWN_MARK}{uuid4().hex}",  # vLLM makes it the request's id
             "Accept-Encoding": "identity",
             "User-Agent": "specdec-sidecar",
         }
@@ -223,4 +223,4 @@ def _check(body: bytes) -> None:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or not answer.get("choices"):
-        raise _Refusal("the answer is no completion; is this vLLM's own address?")
+        raise _Refusal("the answer is not a completion; is this vLLM's own address?")

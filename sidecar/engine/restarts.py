@@ -1,15 +1,15 @@
 """Which engines have started again, and whether the same vLLM still answers.
 
-This is the one place that decides it. Who answers follows from a page's ``Identity``: the ids of
-its servers and the start time of its process, as far as it has them. Another identity is another
-vLLM, at once. One that comes back is one of several servers at the address.
+Only this module decides it. Who answers follows from a page's ``Identity``: the ids of its servers
+and the start time of its process, as far as the page has them. Another identity means another
+vLLM, at once. An identity that comes back means that several servers share the address.
 
-Whether an engine's counters have begun anew follows from the time at which they were made
-(``*_created``) where that is exported, and else from their falling. In the same process, vLLM
-makes them anew when elastic expert parallelism changes its number of engines.
+Whether an engine's counters have started over follows from the time at which they were created
+(``*_created``) where that is exported, otherwise from a fall in their values. vLLM creates them
+again within one process when elastic expert parallelism changes its number of engines.
 
-A page without an identity has only its counters. If they fall, that does not tell a restart from
-two servers that answer in turn, so the next two pages decide.
+A page without an identity has only its counters. A fall alone can be a restart, or two servers that
+answer in turn, so the next two pages decide.
 """
 
 from collections import deque
@@ -25,19 +25,19 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import AnotherServer, CountersFell
 
 WAITED: Final = 2  # pages that confirm fallen counters before they are taken for a restart
-REFUSALS: Final = 30  # pages in a row of one of several servers, after which it is accepted
-_FORGOTTEN: Final = 300  # as many, after which no other server answers any more
+REFUSALS: Final = 30  # pages in a row from one of several servers before it is accepted
+_FORGOTTEN: Final = 300  # pages in a row from it before the other servers are taken to be gone
 _MOST_SEEN: Final = 1024  # engines remembered; a page has at most a quarter of that
-_MOST_GONE: Final = 64  # identities remembered of which others have taken the place
-_FEW: Final = 10  # counters up to here may exceed their old value soon after a restart
+_MOST_GONE: Final = 64  # replaced identities remembered
+_FEW: Final = 10  # a counter up to this may exceed its old value again soon after a restart
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
     """What started again before a page: vLLM, or single engines in the same process.
 
-    With ``is_foreign``, the page is of a server whose counters do not continue those of the last
-    page, without having started since: what it has counted is not growth.
+    ``is_foreign``: the page comes from another server, which was already running at the last page.
+    So its counters do not continue those of the last page, and the difference is not growth.
     """
 
     vllm: bool = False
@@ -49,18 +49,18 @@ class Address(Enum):
     """Who answers at the address.
 
     ======= =============================================================== ======== =======
-    state   a page                                                          is       next
+    state   a page that                                                     is       next
     ======= =============================================================== ======== =======
-    ONE     goes on, or has an identity that was never there before         accepted ONE
+    ONE     continues, or has an identity that was never there before       accepted ONE
     ONE     has an identity that another one had replaced                   refused  SHARED
-    ONE     without identity is back where it was before it seemed to start refused  SHARED
-    ONE     has fallen counters, and nothing tells why                      refused  DOUBTED
-    DOUBTED is the third one that is down                                   accepted ONE
-    DOUBTED is back at the old values, all with one identity                accepted ONE
-    DOUBTED is back at the old values, and nothing tells whose              refused  SHARED
-    SHARED  is one of the first ``REFUSALS`` in a row that go on            refused  SHARED
-    SHARED  is one of those after them                                      accepted SHARED
-    SHARED  is the ``_FORGOTTEN``-th of them                                accepted ONE
+    ONE     has no identity, and is back above a fall taken for a restart   refused  SHARED
+    ONE     has fallen counters, and nothing says why                       refused  DOUBTED
+    DOUBTED is the third in a row with fallen counters                      accepted ONE
+    DOUBTED is back at the old values, all pages with one identity          accepted ONE
+    DOUBTED is back at the old values, and nothing says whose they are      refused  SHARED
+    SHARED  is one of the first ``REFUSALS`` in a row that continue         refused  SHARED
+    SHARED  follows these in the same row                                   accepted SHARED
+    SHARED  follows the ``_FORGOTTEN``-th in the same row                   accepted ONE
     ======= =============================================================== ======== =======
     """
 
@@ -72,9 +72,9 @@ class Address(Enum):
 class _Sign(Enum):
     """What a page says of an engine that was on an earlier page."""
 
-    GOES_ON = auto()
+    CONTINUES = auto()
     STARTED_AGAIN = auto()
-    FELL = auto()  # its counters did, and nothing tells why
+    FELL = auto()  # its counters did, and nothing says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,15 @@ class Identity:
 
     @classmethod
     def of(cls, page: PageSnapshot) -> "Identity":
-        """That of a page."""
+        """The identity of a page."""
         return cls(page.servers, page.process_start)
 
     def is_same(self, other: "Identity") -> bool | None:
-        """Whether both are of one vLLM; None if nothing tells.
+        """Whether both belong to the same vLLM; None if that is unknown.
 
-        A multiprocess directory that nobody wiped has the ids of earlier servers, whose counts go
-        on, so one id that both have is enough. What a launcher starts again has its id for life,
-        but another start.
+        One common id is enough: a multiprocess directory that nobody wiped keeps the ids of earlier
+        servers, and their counts continue. A vLLM that its launcher starts again keeps the
+        launcher's id, but has another start time.
         """
         have_ids = bool(self.servers and other.servers)
         if have_ids and self.servers.isdisjoint(other.servers):
@@ -122,9 +122,9 @@ class RestartDetector:
         self._address = Address.ONE
         self._seen: dict[EngineKey, _Seen] = {}
         self._accepted = Identity()  # of the last accepted page
-        self._gone: deque[Identity] = deque(maxlen=_MOST_GONE)  # others have replaced them
+        self._gone: deque[Identity] = deque(maxlen=_MOST_GONE)  # those that others have replaced
 
-        # The last page, accepted or not, and how many in a row have gone on until it.
+        # The last page, accepted or not, and how many pages in a row have continued up to it.
         self._latest: _Engines = {}
         self._latest_identity = Identity()
         self._in_a_row = 0
@@ -134,9 +134,9 @@ class RestartDetector:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last page was refused because its counters fell, and nothing told why.
+        """Whether the last page was refused because its counters fell, and nothing says why.
 
-        Once it is known that another server answers here, too, that is why.
+        Not once it is known that another server answers here, too: that explains it.
         """
         return self._address is Address.DOUBTED
 
@@ -145,7 +145,7 @@ class RestartDetector:
 
         Raises:
             AnotherServer: several servers answer in turn.
-            CountersFell: the next pages tell.
+            CountersFell: only the next pages show why.
         """
         identity = Identity.of(page)
         is_same = identity.is_same(self._accepted)
@@ -160,7 +160,7 @@ class RestartDetector:
         has_fallen = _Sign.FELL in signs.values() and not is_decided
         self._step(page, identity, is_same=is_same, has_fallen=has_fallen)
 
-        started = {key for key, sign in signs.items() if sign is not _Sign.GOES_ON}
+        started = {key for key, sign in signs.items() if sign is not _Sign.CONTINUES}
         is_another = is_same is False or (is_same is None and self._have_all_started(page, started))
         restarts = Restarts(
             vllm=is_another,
@@ -173,10 +173,10 @@ class RestartDetector:
     # Who answers
 
     def _follow(self, page: PageSnapshot, identity: Identity) -> None:
-        """Counts pages in a row of one server, as far as they say, whose counters go on."""
+        """Counts the pages in a row that may be of one server and whose counters continue."""
         is_other = identity.is_same(self._latest_identity) is False
-        goes_on = not is_other and not _is_below(page, self._latest)
-        self._in_a_row = self._in_a_row + 1 if goes_on else 1
+        continues = not is_other and not _is_below(page, self._latest)
+        self._in_a_row = self._in_a_row + 1 if continues else 1
         self._latest = _by_key(page)
         self._latest_identity = identity
 
@@ -208,20 +208,20 @@ class RestartDetector:
         """Refuses pages until one server has answered alone for a while."""
         if self._in_a_row <= REFUSALS:
             raise AnotherServer(
-                "several vLLM servers answer at this address; the sidecar needs one of its own"
+                "several vLLM servers answer at this address; each needs a sidecar of its own"
             )
         if self._in_a_row > _FORGOTTEN:
             self._address = Address.ONE
 
     def _doubt(self, *, is_same: bool | None) -> None:
-        """Refuses a page whose counters fell, until enough pages in a row have gone on from it."""
+        """Refuses a page whose counters fell, until enough pages in a row have continued it."""
         if self._address is Address.ONE:
             self._is_doubt_in_one = is_same is True
             self._in_a_row = 1
         self._address = Address.DOUBTED
         if self._in_a_row <= WAITED:
             raise CountersFell(
-                "vLLM's counters fell: the next polls tell whether it has restarted, or whether"
+                "vLLM's counters fell: the next polls show whether it has restarted, or whether"
                 " another server answered"
             )
 
@@ -238,34 +238,34 @@ class RestartDetector:
             return _Sign.STARTED_AGAIN
 
         if seen.engine.created is not None and engine.created is not None:
-            is_made_anew = seen.engine.created != engine.created
-            return _Sign.STARTED_AGAIN if is_made_anew else _Sign.GOES_ON
+            has_started = seen.engine.created != engine.created
+            return _Sign.STARTED_AGAIN if has_started else _Sign.CONTINUES
 
         # Within one vLLM, a counter that falls alone is a fault of the page.
         has_fallen = fell_together if is_same else fell
-        return _Sign.FELL if has_fallen(seen.engine, engine) else _Sign.GOES_ON
+        return _Sign.FELL if has_fallen(seen.engine, engine) else _Sign.CONTINUES
 
     def _have_all_started(self, page: PageSnapshot, started: set[EngineKey]) -> bool:
-        """Whether engines have ``started`` again, and none that had counted goes on."""
-        goes_on = any(
+        """Whether engines have ``started`` again, and none that had counted continues."""
+        continues = any(
             _has_counted(self._seen[engine.key].engine)
             for engine in page.engines
             if engine.key in self._seen and engine.key not in started
         )
-        return bool(started) and not goes_on
+        return bool(started) and not continues
 
     def _is_foreign(self, page: PageSnapshot, *, is_same: bool | None) -> bool:
         """Whether what an accepted page has counted is not growth."""
         if is_same or not self._seen:
             return False
-        if self._address is Address.SHARED:  # it has taken over; later pages go on
+        if self._address is Address.SHARED:  # it has taken over; later pages continue
             return self._in_a_row == REFUSALS + 1
-        return is_same is False and not self._have_begun_anew(page)
+        return is_same is False and not self._have_started_over(page)
 
-    def _have_begun_anew(self, page: PageSnapshot) -> bool:
-        """Whether the counters of another vLLM began after the last page.
+    def _have_started_over(self, page: PageSnapshot) -> bool:
+        """Whether the counters of another vLLM have started since the last page.
 
-        Its process did, or any of them fell.
+        If so, its process started later than the last one's, or a counter fell.
         """
         before = self._accepted.process_start
         if before is not None and page.process_start is not None and page.process_start > before:
@@ -273,9 +273,9 @@ class RestartDetector:
         return _is_below(page, {key: seen.engine for key, seen in self._seen.items()})
 
     def _has_returned_above(self, page: PageSnapshot) -> bool:
-        """Whether all counters are at once where they were before they fell.
+        """Whether all counters are suddenly back where they were before they fell.
 
-        What looked like a restart was another server then.
+        If so, what looked like a restart was another server.
         """
         common = [
             (self._above[engine.key], self._seen[engine.key].engine, engine)
@@ -292,7 +292,7 @@ class RestartDetector:
     # What follows
 
     def _accept(self, page: PageSnapshot, identity: Identity, restarts: Restarts) -> None:
-        """The page is what the next ones are compared with."""
+        """Makes this page the one with which the next pages are compared."""
         is_another = identity.is_same(self._accepted) is False
         if is_another:
             self._gone.append(self._accepted)
@@ -304,8 +304,8 @@ class RestartDetector:
         for engine in page.engines:
             seen = self._seen.get(engine.key)
             has_started = restarts.vllm or engine.key in restarts.engines
-            goes_on = seen is not None and not has_started and not restarts.is_foreign
-            now = hold_counters(seen.engine, engine) if seen is not None and goes_on else engine
+            continues = not has_started and not restarts.is_foreign
+            now = hold_counters(seen.engine, engine) if seen is not None and continues else engine
             self._seen[engine.key] = _Seen(now, identity)
 
         if len(self._seen) > _MOST_SEEN:
@@ -318,7 +318,7 @@ def fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
 
 
 def fell_together(before: EngineSnapshot, now: EngineSnapshot) -> bool:
-    """Whether every count is lower than before, but for small ones."""
+    """Whether every count, except small ones, is lower than before."""
     counted = [(old, new) for old, new in _counts(before, now) if old > _FEW]
     return bool(counted) and all(new < old for old, new in counted)
 
@@ -326,7 +326,7 @@ def fell_together(before: EngineSnapshot, now: EngineSnapshot) -> bool:
 def _counts(before: EngineSnapshot, now: EngineSnapshot) -> Iterable[tuple[float, float]]:
     """Each count before and now.
 
-    The sum of times to first token is none: vLLM takes them from a clock that may be set back.
+    The sum of times to first token is left out: vLLM's clock for them may be set back.
     """
     for counter, value in now.counters.items():
         if counter is not Counter.TTFT_SECONDS and counter in before.counters:

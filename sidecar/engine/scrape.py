@@ -11,7 +11,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import PageError, ScrapeError
 from sidecar.settings.groups import Scrape
 
-_RECENT = 5  # pages: the fastest of them shows what one costs, and others may have waited besides
+_RECENT = 5  # pages; the fastest shows what a page costs, since others may have waited as well
 
 
 class ScrapeSink(Protocol):

@@ -53,8 +53,8 @@ class EngineSnapshot:
     def speculates(self) -> bool:
         """Whether vLLM exports speculation counters, usable or not.
 
-        One that speculates does so from the start; behind the Rust frontend, which exports them in
-        any case, from its first draft.
+        A vLLM that speculates does so from its start. The Rust frontend always exports them, so
+        behind it this holds from the first draft on.
         """
         has_usable = any(counter in self.counters for counter in SPECULATION)
         return has_usable or Trait.OVERCOUNTED in self.traits
@@ -64,14 +64,14 @@ class EngineSnapshot:
 class PageSnapshot:
     """One page of ``/metrics``.
 
-    ``process_start`` is in Unix seconds, None on a page of several processes, and on one of the
-    Rust frontend (``is_rust``), which has no engines before the first has told it anything.
+    ``process_start`` is in Unix seconds; None on a page of several processes, and on the Rust
+    frontend's (``is_rust``), which has no engines until the first one has reported.
     """
 
     engines: tuple[EngineSnapshot, ...]
     process_start: float | None
     malformed: int  # malformed lines, histograms that are not cumulative, ids that are not read
-    # Each engine is of a process of its own, and the page is an agent's that collects them.
+    # An agent collects the page from several processes, and each engine has one of its own.
     shows_replicas: bool = False
     is_rust: bool = False
     # The ids of the servers whose counters it has, as our plug-in put them there. A multiprocess
@@ -85,9 +85,9 @@ class PageSnapshot:
         return not is_one and not self.shows_replicas
 
     def drafting(self, keys: Collection[EngineKey]) -> "PageSnapshot":
-        """The page if it is known of these engines, if they are on it, that they speculate.
+        """This page, given that those of its engines that ``keys`` names speculate.
 
-        Where it shows no drafts, there have been none.
+        Where the page shows no drafts of theirs, there have been none: their counters are 0.
         """
         engines = tuple(
             replace(engine, counters={**_NO_DRAFTS, **engine.counters})
@@ -98,12 +98,12 @@ class PageSnapshot:
         return self if engines == self.engines else replace(self, engines=engines)
 
     def keys_of(self, model_name: str, number: str) -> list[EngineKey]:
-        """The engines to which vLLM itself gives this ``number``: several, if they are replicas."""
+        """The engines that vLLM itself calls by this ``number``: several if they are replicas."""
         keys = [engine.key for engine in self.engines]
         return [key for key in keys if (key.model_name, key.number) == (model_name, number)]
 
     def key_of(self, model_name: str, number: str) -> EngineKey:
-        """The engine of this ``number``; only the number names it unless there is just one."""
+        """The engine of this ``number``; unless just one has it, a key with the bare number."""
         found = self.keys_of(model_name, number)
         if len(found) != 1:
             return EngineKey(model_name, number)
@@ -119,14 +119,14 @@ class SnapshotReader:
         self._series: tuple[Series, ...] = ()
         self._is_rust = False
         self._layout = PageLayout()
-        # Labels that have told processes apart: an engine keeps its name once it is the only one.
+        # Labels that have told processes apart: the last engine that is left keeps its name.
         self._replica_labels: tuple[str, ...] = ()
 
     def read(self, page: Page) -> PageSnapshot:
         """The engines on a page, ordered by model and engine.
 
-        The Rust frontend's counters of drafts are left out while all are 0, since they do not say
-        that vLLM speculates. If one of its engines drafts, all do.
+        The Rust frontend's counters of drafts are left out while all are 0, since they do not show
+        that vLLM speculates. Once one of its engines has drafted, all of them are known to.
 
         Raises:
             NoVllmMetrics: the page has no series of a vLLM engine.
@@ -159,7 +159,7 @@ class SnapshotReader:
 
 
 def _time(index: int | None, values: Sequence[float]) -> float | None:
-    """A time on the page, in Unix seconds; None if it has none, or one that is no time."""
+    """The time at this index of a page's values, in Unix seconds; None if there is none."""
     if index is None or not math.isfinite(values[index]):
         return None
     return values[index]

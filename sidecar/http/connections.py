@@ -1,4 +1,4 @@
-"""The connections of the sidecar's HTTP server, and why one is refused or cut short."""
+"""The connections of the sidecar's HTTP server, and the reasons for refusing or aborting one."""
 
 import asyncio
 import socket
@@ -26,10 +26,10 @@ HEADERS: Final = {
 
 
 class Refusal(StrEnum):
-    """Why a connection or a request was refused or cut short."""
+    """Why a connection or a request was refused or aborted."""
 
     GAVE_WAY = "gave_way"  # the oldest connection, closed to make room for a new one
-    # Accepting failed and pauses, for example because no file descriptor is left.
+    # Accepting failed and pauses, for example since no file descriptor is left.
     NOT_ACCEPTED = "not_accepted"
     TLS = "tls"  # a handshake failed or took too long
     MALFORMED = "malformed"  # not HTTP
@@ -41,7 +41,7 @@ class Connections:
     """The connections of one server, at most ``limit``, and how many were refused and why."""
 
     def __init__(self, limit: int) -> None:
-        self.open: dict[Connection, None] = {}  # those open or in their handshake, the oldest first
+        self.open: dict[Connection, None] = {}  # open or still in their handshake, oldest first
         self.refusals: Counter[str] = Counter(dict.fromkeys(Refusal, 0))
         self._limit = limit
         self._faults = StateLog(structlog.get_logger("sidecar"))
@@ -51,7 +51,7 @@ class Connections:
         if len(self.open) >= self._limit:
             self.refuse(Refusal.GAVE_WAY)
             oldest = next(iter(self.open))
-            oldest.cut()
+            oldest.abort()
 
         self.open[connection] = None
 
@@ -59,26 +59,26 @@ class Connections:
         """The connection no longer counts as open. Idempotent."""
         self.open.pop(connection, None)
 
-    def cut_all(self) -> None:
-        """Aborts those that are open."""
+    def abort_all(self) -> None:
+        """Aborts all open connections."""
         for connection in list(self.open):
-            connection.cut()
+            connection.abort()
 
     def refuse(self, reason: Refusal) -> None:
         """Counts a refusal."""
         self.refusals[reason] += 1
 
     def handler_failed(self, error: BaseException | None) -> None:
-        """Counts a handler that raised, and logs the error's type: its text may quote a request."""
+        """Counts a handler that raised, and logs the error's type; its text may quote a request."""
         self.refuse(Refusal.INTERNAL)
         self._faults.fault("handler", "request handler failed", reason=type(error).__name__)
 
 
 class Connection(web.RequestHandler):
-    """A connection, which aiohttp closes if no complete request head arrives in ``idle_seconds``.
+    """A connection that aiohttp closes if no complete request head arrives in ``idle_seconds``.
 
-    aiohttp does so from 3.14.4 on. That time starts with the connection, and again with each
-    response.
+    The time starts when the connection opens, and again after each response (aiohttp 3.14.4 and
+    later).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Connection(web.RequestHandler):
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=idle_seconds,
-            # aiohttp's documentation says that None turns it off.
+            # None turns it off, according to aiohttp's documentation.
             access_log=None,  # type: ignore[arg-type]
             auto_decompress=False,
             lingering_time=0,  # a body is not read: the connection closes after the response
@@ -109,14 +109,14 @@ class Connection(web.RequestHandler):
         self._wire = self.transport
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection no longer counts."""
+        """The connection no longer counts as open."""
         self._connections.forget(self)
         super().connection_lost(exc)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Aborts the connection or its handshake, even if the client does not read.
 
-        It no longer counts.
+        It no longer counts as open.
         """
         self._connections.forget(self)
         if self._wire is not None:

@@ -1,4 +1,4 @@
-"""Basic auth: whether a request's credentials are those of a user, without revealing who is one."""
+"""Basic auth: checks a request's credentials without revealing which user names exist."""
 
 import asyncio
 import base64
@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-# pause after a wrong password, in multiples of the check's time: guessing gets a fifth of a core
+# Pause after a wrong password, in multiples of the check's duration: guesses get 1/5 of a core.
 _REST: Final = 4.0
 
 
 class Passwords:
     """Checks credentials, one hash at a time.
 
-    A correct password is remembered as a digest, keyed with a secret of this process, so a client
-    that sends it with every request does not wait for clients that guess.
+    A correct password is remembered as a digest, keyed with a secret of this process. So a client
+    that sends it with every request never waits for clients that guess.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Passwords:
         self._known: dict[str, bytes] = {}  # by name: the digest of the user's hash and password
         self._checks = ThreadPoolExecutor(1)
 
-    async def is_right(self, authorization: str, users: Mapping[str, str]) -> bool:
+    async def accepts(self, authorization: str, users: Mapping[str, str]) -> bool:
         """Whether the header ``authorization`` has the password of one of ``users``.
 
         ``users`` maps names to hashes. A check that is cancelled before it starts is not made.
@@ -34,7 +34,7 @@ class Passwords:
         if not user:
             return False
 
-        # An unknown name costs as much time as a known one.
+        # An unknown name has to take as long as a known one.
         hashed = users.get(user) or next(iter(users.values()))
         digest = hmac.digest(self._key, hashed.encode() + password, "sha256")
         if hmac.compare_digest(self._known.get(user, b""), digest):
@@ -66,10 +66,10 @@ def _credentials(authorization: str) -> tuple[str, bytes]:
 def _is_match(password: bytes, hashed: str, slowest: int) -> bool:
     """Whether the password matches the hash.
 
-    A wrong one takes as long as with a hash of the cost ``slowest``, so the time does not tell user
+    A wrong one always takes as long as with a hash of cost ``slowest``, so the time reveals no user
     names.
     """
-    import bcrypt  # noqa: PLC0415 - saves memory: basic auth is off by default
+    import bcrypt  # noqa: PLC0415 - saves memory while basic auth is off, as by default
 
     began = time.monotonic()
     try:
@@ -86,6 +86,6 @@ def _is_match(password: bytes, hashed: str, slowest: int) -> bool:
 
 
 def _cost(hashed: str) -> int:
-    """The cost of a bcrypt hash: each step doubles the time of a check."""
+    """The cost factor of a bcrypt hash: one more doubles the time of a check."""
     _, _, cost, _ = hashed.split("$")
     return int(cost)

@@ -13,7 +13,7 @@ from sidecar.http.connections import HEADERS, Connection, Connections, Refusal
 from sidecar.http.passwords import Passwords
 from sidecar.settings.web_config import WebConfig
 
-_PAUSE: Final = 0.1  # seconds until the next attempt to accept after one that failed
+_PAUSE: Final = 0.1  # seconds between a failed attempt to accept and the next one
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}
 
 
@@ -47,7 +47,7 @@ class GuardedServer:
         self.connections = Connections(self._options.max_connections)
         self._passwords = Passwords()
         self._listeners: list[socket.socket] = []
-        # They set up accepted connections, including TLS handshakes.
+        # Tasks that set up accepted connections, TLS handshakes included.
         self._opening: set[asyncio.Task[None]] = set()
 
         app.middlewares.insert(0, self._authorized)
@@ -96,7 +96,7 @@ class GuardedServer:
         self._listeners = []
 
         await self._runner.cleanup()
-        self.connections.cut_all()
+        self.connections.abort_all()
         await asyncio.gather(*self._opening)
 
     def _listen(self, listener: socket.socket, server: web.Server) -> None:
@@ -104,14 +104,14 @@ class GuardedServer:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener, server)
 
     def _accept(self, listener: socket.socket, server: web.Server) -> None:
-        """Takes one connection, so that a flood of them does not starve the event loop.
+        """Accepts just one connection, so that a flood of them does not starve the event loop.
 
-        Not ``loop.sock_accept``: cancelled in the wrong moment, it loses what it has accepted.
+        Not ``loop.sock_accept``: cancelled at the wrong moment, it loses an accepted connection.
         """
         loop = asyncio.get_running_loop()
         try:
             client, _ = listener.accept()
-        except BlockingIOError:  # the client has left again
+        except BlockingIOError:  # the client has already left
             return
         except OSError:
             self.connections.refuse(Refusal.NOT_ACCEPTED)
@@ -137,8 +137,8 @@ class GuardedServer:
                 lambda: connection, client, ssl=tls, ssl_handshake_timeout=timeout
             )
         except OSError as error:
-            # Its frames refer to it and to asyncio's 256 KiB handshake buffer: in a flood these
-            # would pile up until GC.
+            # The traceback's frames refer to the error and to asyncio's handshake buffer of
+            # 256 KiB: in a flood, these cycles would pile up until the garbage collector runs.
             error.__traceback__ = None
             client.close()
             connection.connection_lost(error)
@@ -152,7 +152,7 @@ class GuardedServer:
         users = {} if self.web_config is None else self.web_config.users
         is_open = not users or request.path in self._options.open_paths
         authorization = request.headers.get("Authorization", "")
-        if is_open or await self._passwords.is_right(authorization, users):
+        if is_open or await self._passwords.accepts(authorization, users):
             return await handler(request)
 
         self.connections.refuse(Refusal.UNAUTHORIZED)

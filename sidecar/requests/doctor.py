@@ -1,7 +1,7 @@
-"""``python -m specdec_doctor``: says what the plug-in needs in vLLM's container, and what it lacks.
+"""``python -m specdec_doctor``: checks whether vLLM's container has what the plug-in needs.
 
-It stands beside the plug-in as ``specdec_doctor.py``, without the sidecar: standard library only.
-vLLM never loads it.
+``specdec-sidecar plugin`` writes it beside the plug-in as ``specdec_doctor.py``. It runs without
+the sidecar, on the standard library only. vLLM never loads it.
 """
 
 import ast
@@ -16,17 +16,17 @@ from pathlib import Path, PurePath
 
 DEFAULT_SOCKET = "/run/specdec/plugin.sock"  # the plug-in's
 SERVING = ("serve", "run-batch")  # the subcommands of ``vllm`` that run an engine
-PACKAGES = ("vllm.entrypoints.", "dynamo.vllm.")  # whose modules run an engine
-# The first option of Python's in a word that has a value, such as ``-m`` in ``-um``; its value may
-# follow in the same word.
+PACKAGES = ("vllm.entrypoints.", "dynamo.vllm.")  # packages whose modules run an engine
+# The first of Python's own options in a word that takes a value, such as ``-m`` in ``-um``. The
+# value may follow in the same word.
 VALUED_OPTION = re.compile(r"-[a-zA-Z]*?([mcXW])(.*)", re.DOTALL)
 
 
 def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
-    """Prints a line per finding; returns 1 if one of them keeps the plug-in from working, else 0.
+    """Prints one line per check; returns 1 if a check failed, otherwise 0.
 
-    ``misfit`` is the plug-in's own check of the methods that it wraps, ``path`` its socket. vLLM's
-    source is read, not imported.
+    ``misfit`` is the plug-in's own check of the methods that it wraps; ``path`` is its socket.
+    vLLM's source is read, not imported.
     """
     points = [point for package in metadata.distributions() for point in package.entry_points]
     has_entry_point = any(
@@ -39,26 +39,26 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     if allowed is not None and "specdec" not in allowed.split(","):
         forbidden = f"its value is {allowed!r}: add specdec, or unset it"
 
-    findings = {
+    checks = {
         "vLLM finds the plug-in": unfound,
         "VLLM_PLUGINS allows it": forbidden,
         "it knows vLLM's Scheduler": _unknown(misfit),
         f"a sidecar listens at {path}": _refused(path),
     }
-    for finding, problem in findings.items():
-        print(f"FAIL {finding}: no; {problem}" if problem else f"ok   {finding}")
+    for check, problem in checks.items():
+        print(f"FAIL {check}: no; {problem}" if problem else f"ok   {check}")
 
     for difference in differences(path, Path("/proc")):
         print(f"note {difference}")
 
-    return 1 if any(findings.values()) else 0
+    return 1 if any(checks.values()) else 0
 
 
 def differences(path: str, processes: Path) -> list[str]:
-    """How the environments of vLLM processes that run differ from that of this one.
+    """How the environments of running vLLM processes differ from that of this process.
 
-    Their variables are those with which they started. Processes of other users are left out. One
-    entry says so where no vLLM was found.
+    Compared are the variables with which they started. Processes of other users are left out. If no
+    vLLM was found, the only entry says so.
     """
     folder = str(Path(__file__).parent)
     is_on_path = folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -80,7 +80,7 @@ def differences(path: str, processes: Path) -> list[str]:
 
 
 def _running(processes: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The number and the variables of each vLLM of this user, from the processes' folders."""
+    """The process id and the variables of each vLLM of this user; ``processes`` is /proc."""
     for process in processes.glob("[0-9]*"):
         with suppress(OSError):
             command = (process / "cmdline").read_bytes().decode(errors="replace")
@@ -91,9 +91,9 @@ def _running(processes: Path) -> Iterator[tuple[int, dict[str, str]]]:
 def is_vllm(command: list[str]) -> bool:
     """Whether a process was started as a vLLM, by its command line.
 
-    A command about vLLM, such as an editor with a file of that name, is none. Nor are the processes
-    that vLLM itself starts: their variables are those of the one that started them, and the titles
-    that vLLM gives them, such as ``VLLM::EngineCore``, overwrite them in /proc.
+    A command that merely mentions vLLM, such as an editor with a file of that name, is not one. Nor
+    are the processes that vLLM itself starts: they inherit its variables, which the titles that
+    vLLM gives them, such as ``VLLM::EngineCore``, overwrite in /proc.
     """
     program, *arguments = command
     if PurePath(program).name.startswith("python"):
@@ -105,9 +105,9 @@ def is_vllm(command: list[str]) -> bool:
 
 
 def _run_by_python(arguments: list[str]) -> list[str]:
-    """The script or the module that Python runs, and its arguments; an empty name for neither.
+    """The script or module that Python runs, and its arguments; an empty name if it runs neither.
 
-    A script of a package whose modules run an engine is named as the module.
+    A script that belongs to one of ``PACKAGES`` is named as its module.
     """
     left = iter(arguments)
     for argument in left:
@@ -128,7 +128,7 @@ def _run_by_python(arguments: list[str]) -> list[str]:
 
 
 def _module(script: str) -> str:
-    """The module of vLLM or of Dynamo whose file this is, or the path as it was."""
+    """The module of vLLM or Dynamo that this file is; for any other file, the path unchanged."""
     path = PurePath(script)
     if path.suffix != ".py":
         return script
@@ -160,7 +160,7 @@ def _unknown(misfit: Callable[[dict[str, str]], str]) -> str:
 
 
 def _refused(path: str) -> str:
-    """Why nobody can connect to the socket; empty if one can."""
+    """Why a connection to the socket is impossible; empty if it is possible."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as link:
         try:
             link.connect(path)
@@ -185,7 +185,7 @@ def _methods(source: Path) -> dict[str, str]:
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:
-    """The names, each with * that cannot be given both by position and by name.
+    """The names of parameters; with * if one cannot be given both by position and by name.
 
     As in the plug-in's own check.
     """

@@ -1,8 +1,8 @@
-"""What requests are counted by: declared once, here.
+"""What requests are counted by.
 
-The plug-in counts by ``CellKey``, which has all that it tells requests apart by. A ``Table`` sums
-its cells by one of these; the groups of the report and their names follow from them. The plug-in
-has to do without imports, so it declares its own side; a test compares both.
+The plug-in counts by ``CellKey``, which has everything by which it tells requests apart. A
+``Table`` sums the cells by one of these things; the report's groups and their names follow from the
+tables. The plug-in cannot import this module, so it declares its own side; a test compares the two.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ from sidecar.requests.tally import Count
 OTHER: Final = "other"
 ABOVE_2: Final = 201  # the key of all temperatures above 2, in hundredths
 PROMPT_LABELS: Final = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
-_PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
+_PROMPT_EDGES: Final = (9, 11, 13, 15)  # their highest exponents, the last one's apart: 512 is 2**9
 LOOP: Final = "loop"
 EMPTY: Final = "empty"
 
@@ -31,7 +31,7 @@ Sampling = Literal["greedy", "plain", "filtered", "penalties"]
 Ending = Literal["normal", "loop", "empty"]
 ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 OWN_MARK: Final = "specdec-own-"
-"""What the ids of requests have that this product's own commands send."""
+"""Part of the id of every request that this product's own commands send."""
 
 
 class Bit(IntFlag):
@@ -47,13 +47,13 @@ class Bit(IntFlag):
 
 Bits = Annotated[int, Field(ge=0, le=2**16)]
 PARAMETERS: Final[Mapping[Bit, str]] = {Bit.MIN_P: "min_p", Bit.LOGIT_BIAS: "logit_bias"}
-"""Sampling parameters with a bit of their own: vLLM from 0.14 on rejects them as it speculates."""
+"""Sampling parameters with a bit of their own: vLLM 0.14 and later reject them when speculating."""
 
 
 def sampling_of(temperature: int | None, bits: int) -> Sampling | None:
-    """How tokens are chosen; None if the temperature is unknown.
+    """How tokens are sampled; None if the temperature is unknown.
 
-    Greedy; above temperature 0: with penalties, filtered or plain.
+    Greedy at temperature 0; above it, with penalties, otherwise filtered, otherwise plain.
     """
     if temperature is None:
         return None
@@ -68,8 +68,8 @@ def sampling_of(temperature: int | None, bits: int) -> Sampling | None:
 class CellKey:
     """What the requests of one of the plug-in's cells have in common.
 
-    ``temperature`` is in hundredths, rounded up; None where it is unknown. Their prompts have at
-    most 2 ** ``prompt`` tokens. ``prompt`` None: the plug-in has too many combinations of keys to
+    ``temperature`` is in hundredths, rounded up; None: unknown. Their prompts have at most
+    2 ** ``prompt`` tokens. If ``prompt`` is None, the plug-in has too many combinations of keys to
     tell these requests apart by anything but their temperature.
     """
 
@@ -81,7 +81,7 @@ class CellKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestGroups:
-    """What a finished request tells of its groups; None where the plug-in cannot tell.
+    """What decides a finished request's groups; None if the plug-in does not know.
 
     ``ending`` says how its output ends: in a ``loop``, ``empty`` or ``normal``.
     """
@@ -97,11 +97,11 @@ class RequestGroups:
 class GroupTable:
     """A table whose rows are groups of requests.
 
-    ``labels`` are the groups that exist from the start, and ``label`` is the group of a key.
-    ``name`` is what the pages call a group, with ``{}`` for its label. ``key_of`` is a finished
-    request's key; None if the groups are not compared with one another at the same temperatures.
-    ``key_of_cell`` is a cell's key, or None if it is unknown; a table without it is told by the
-    plug-in itself. ``undrafted`` are groups whose requests never get drafts, whatever vLLM does.
+    ``labels`` are the groups that exist from the start; ``label`` gives the group of a key.
+    ``name`` is what the pages call a group, with ``{}`` for its label. ``key_of`` gives a finished
+    request's key; it is None if the groups are not compared with one another at the same
+    temperatures. ``key_of_cell`` gives a cell's key, None if unknown; without it, the plug-in
+    itself sums the table. Requests of the groups ``undrafted`` never get drafts.
     """
 
     name: str
@@ -122,21 +122,18 @@ def _output(key: CellKey) -> Output:
 
 
 class Table(StrEnum):
-    """What requests are summed by.
-
-    Groups come in this order in the report and on the pages.
-    """
+    """What requests are summed by: the report and the pages have the groups in this order."""
 
     declared: GroupTable | None
 
     def __new__(cls, name: str, declared: GroupTable | None = None) -> Self:
-        """A member is its name, and has its declaration beside it."""
+        """A member is its name, and has its declaration in ``declared``."""
         table = str.__new__(cls, name)
         table._value_ = name
         table.declared = declared
         return table
 
-    # What this product's own commands have sent: in one row, and in no other table.
+    # What this product's own commands have sent: it is in this table alone, in one row.
     OWN = ("own",)
     # The one table with tokens by position; its labels are those of ``TemperatureBuckets``.
     TEMPERATURE = ("temperature",)
@@ -165,7 +162,7 @@ class Table(StrEnum):
             name="{} endings",
             labels=ENDINGS,
             undrafted=frozenset({EMPTY}),  # the first token comes from the prompt
-            key_of=None,  # nothing that a request asked for
+            key_of=None,  # no request asks for its ending
             key_of_cell=None,
         ),
     )
@@ -191,4 +188,4 @@ class Table(StrEnum):
 GROUPED: Final[Mapping[Table, GroupTable]] = {
     table: table.declared for table in Table if table.declared is not None
 }
-"""The tables with a row a group."""
+"""The tables with one row per group."""

@@ -1,11 +1,11 @@
-"""The wire format between the plug-in in vLLM and the sidecar, and what the sidecar reads from it.
+"""The wire format between the plug-in in vLLM and the sidecar, and the messages that it carries.
 
 One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each
 field has a type, a range and a maximum size, and a packet that violates one is refused as a whole.
-Other fields are ignored, so a plug-in may send more in the same version.
+Unknown fields are ignored, so a plug-in may send more in the same version of the format.
 
-A plug-in of another version is refused by name. From the first release on, a sidecar reads the
-present version and the one before it.
+A packet of another version is ``Unreadable``, so that the status page can name the version. From
+the first release on, a sidecar reads the current version and the one before it.
 """
 
 import json
@@ -50,7 +50,7 @@ Parameters = Annotated[
 
 
 def _json_object(text: str) -> str:
-    """A JSON object of texts, numbers, flags and lists, as it came.
+    """Returns the text unchanged if it is a JSON object of texts, numbers, flags and lists.
 
     Raises:
         ValueError: it is something else.
@@ -72,7 +72,7 @@ class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
     OBSERVING = "observing"
-    REFUSED = "refused"  # the scheduler's methods are not those that it knows
+    REFUSED = "refused"  # it does not know the scheduler's methods
     DISABLED = "disabled"  # it failed and disabled itself
 
 
@@ -80,12 +80,12 @@ class HelloState(StrEnum):
 class Speculation:
     """The engine's speculative configuration; the names are vLLM's.
 
-    ``per_batch_size``: the number of tokens follows a schedule by batch size, ``schedule``: its
-    first and last number of requests and draft tokens. ``parallel_drafting``: a model drafts all
-    tokens in one pass. ``local_argmax`` is vLLM's use_local_argmax_reduction, ``keeps_last_block``
-    its disable_eagle_block_drop. ``draft_sizes`` are the dimensions of what drafts, but the
-    target's where no model of its own does. ``options`` is vLLM's whole --speculative-config, a
-    JSON object. None: this vLLM has none.
+    ``per_batch_size``: the number of draft tokens follows ``schedule``, whose rows have the first
+    and the last number of requests and the number of draft tokens. ``parallel_drafting``: a model
+    drafts all tokens in one pass. ``local_argmax`` is vLLM's use_local_argmax_reduction,
+    ``keeps_last_block`` its disable_eagle_block_drop. ``draft_sizes`` are the dimensions of the
+    draft model, or of the target if no other model drafts. ``options`` is vLLM's whole
+    --speculative-config, a JSON object. A field is None if this vLLM has no such setting.
     """
 
     method: Name | None
@@ -111,13 +111,13 @@ class Speculation:
 class Configuration:
     """The rest of the engine's configuration that explains an acceptance rate or a speedup.
 
-    It is what vLLM made of its options. None where this vLLM cannot tell. ``drops_cache_block``:
-    the last block of a prefix-cache hit is computed again, which has ``block_size`` tokens, 0 if
-    that is unknown as blocks have several sizes; ``lookahead_hash_tokens``: how many
-    tokens after a block its hash includes, which makes that unnecessary. ``device`` is vLLM's kind
-    of it. ``is_hybrid``: some layers keep a state; ``is_moe``: some have experts. ``sizes`` are the
-    model's dimensions, by their names in its configuration; those that it lacks are missing.
-    ``accelerator`` is its model, as its driver says it.
+    It is what vLLM made of its options; a field is None if this vLLM does not say.
+    ``drops_cache_block``: the last block of a prefix-cache hit is computed again; ``block_size`` is
+    the number of its tokens, 0 if blocks have several sizes and it is not known which.
+    ``lookahead_hash_tokens`` is how many tokens after a block its hash includes; with any, no block
+    needs to be dropped. ``device`` is vLLM's device type, ``accelerator`` the device's model, by
+    its driver. ``is_hybrid``: some layers keep a state; ``is_moe``: some have experts. ``sizes``
+    are the dimensions that the model's configuration has, by their names there.
     """
 
     model_runner_v2: bool | None = None
@@ -142,13 +142,13 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Identifies the sender: the first message of each connection.
+    """Identifies the sender: the first message on each connection.
 
-    Sent again when the state changes. ``server`` is the random id of vLLM's server, and None where
-    it has none; ``start`` identifies one life of one scheduler, and counts start at 0 in each.
-    ``own`` names the methods that the scheduler's class has in place of vLLM's. ``full``: there are
-    too many combinations of keys to tell all of them apart. ``speculation`` is None if there is
-    none.
+    Sent again when the state changes. ``server`` is the random id of vLLM's server, or None if it
+    has none; ``start`` identifies one life of one scheduler, in which counts start at 0. ``own``
+    names the methods that the scheduler's class has in place of vLLM's. ``full``: there are too
+    many combinations of keys to tell all of them apart. ``speculation`` is None if the engine does
+    not speculate.
     """
 
     plugin: Version
@@ -172,9 +172,9 @@ class FinishedRequest(RequestGroups):
 
     ``temperature`` is the one in effect, in hundredths, rounded up; None: unknown. ``arrival`` is
     by the API server's clock, the tokens' times are by the engine's. ``parameters`` names those of
-    ``PARAMETERS`` that it has. ``cached_tokens`` are the prompt tokens found in the prefix cache;
-    None where this vLLM cannot tell. Of a session of several turns, ``output_tokens`` and the
-    tokens' times are None. ``is_own``: one of this product's own commands has sent it.
+    ``PARAMETERS`` that it has. ``cached_tokens`` counts the prompt tokens found in the prefix
+    cache; None if this vLLM does not say. For a session of several turns, it, ``output_tokens`` and
+    all times are None. ``is_own``: one of this product's own commands has sent it.
     """
 
     temperature: Hundredths | None
@@ -192,7 +192,7 @@ class FinishedRequest(RequestGroups):
 
     @property
     def decoded_tokens(self) -> int:
-        """Tokens after the first; 0 where that is unknown."""
+        """Tokens after the first; 0 if unknown."""
         return max((self.output_tokens or 0) - 1, 0)
 
 
@@ -201,10 +201,10 @@ class StepTally:
     """Engine steps.
 
     ``seconds`` sums their durations, ``decodes`` the requests that decoded in each, ``tokens`` the
-    tokens that these got, and ``request_seconds`` the products of the requests and the step's
-    duration. ``prefill_tokens`` are those that were computed of prompts in the same steps,
-    ``context_tokens`` sums the tokens in the KV cache of the decoding requests, as sampled once a
-    report, and ``drafts`` the requests with a draft. The order is that of the packets.
+    tokens that these got, and ``request_seconds`` their number times the step's duration.
+    ``prefill_tokens`` sums the prompt tokens computed in the same steps, ``context_tokens`` the
+    tokens that the decoding requests have in the KV cache, as sampled once per report, and
+    ``drafts`` the requests with a draft. The order is that of the packets.
     """
 
     steps: Count = 0
@@ -237,9 +237,9 @@ _READ_STEPS: Final = attrgetter(*StepTally.__slots__)
 class StepKey:
     """What the steps of a cell have in common.
 
-    ``decodes`` requests decode in each or, above 16, at most so many and more than half; 0 in steps
-    that only prefill. The mean context of these is at most ``4**context`` tokens, as last sampled.
-    ``is_mixed``: more than 64 tokens of prompts were computed in the step.
+    ``decodes`` requests decode in each; above 16, at most so many and more than half of that; 0 in
+    steps that only prefill. The mean context of these requests is at most ``4**context`` tokens, as
+    last sampled. ``is_mixed``: more than 64 prompt tokens were computed in the step.
     """
 
     decodes: Decodes
@@ -251,9 +251,9 @@ class StepKey:
 class ReportEnd:
     """The engine's heartbeat at the moment of the cut, and how finished requests' outputs end.
 
-    ``at`` is that moment. ``steps`` and ``generation_tokens`` count since the engine started,
-    ``running`` and ``waiting`` are requests. ``lost`` is how many finished requests could not be
-    sent.
+    ``at`` is that moment. ``steps`` and ``generation_tokens`` count since the engine started;
+    ``running`` and ``waiting`` are numbers of requests. ``lost`` is how many finished requests were
+    dropped before they could be sent.
     """
 
     at: UnixSeconds
@@ -269,10 +269,10 @@ class ReportEnd:
 class ReportPart:
     """One packet of a report: what was counted by key, and requests that have finished.
 
-    What is counted starts at 0 with ``Hello.start``. A report is one cut: all its cells are from
-    the same moment. A cell that is missing has not changed since the last report on this
-    connection; the first one has every cell. The report is whole once the part with ``end`` has
-    arrived; finished requests come with that part or after it.
+    Counts start at 0 with ``Hello.start``. A report is one cut: all its cells are from the same
+    moment. A cell that is missing has not changed since the last report on this connection; the
+    first report has every cell. It is whole once the part with ``end`` has arrived; finished
+    requests come with that part or after it.
     """
 
     cells: tuple[tuple[CellKey, Numbers], ...] = ()
@@ -282,7 +282,7 @@ class ReportPart:
 
     @property
     def is_possible(self) -> bool:
-        """Whether no number contradicts another of its cell or request."""
+        """Whether no number contradicts another one in the same cell or request."""
         endings = self.end.endings.values() if self.end is not None else ()
         return all(are_possible(numbers) for _, numbers in self.cells) and all(
             one.accepted_tokens <= one.draft_tokens for one in (*self.finished, *endings)
@@ -348,7 +348,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
     return packet
 
 
-# How the packets are laid out: rows are lists, whose order docs/plugin.md has, too.
+# How the packets are laid out: rows are lists, in the order that docs/plugin.md also documents.
 
 _AT_MOST: Final = Field(max_length=MAX_ITEMS, fail_fast=True)
 _Cell = tuple[Hundredths | None, Bits, Exponent | None, Name | None, Numbers]

@@ -1,17 +1,17 @@
-"""Counts, inside vLLM's scheduler, what each request drafts and accepts, and tells the sidecar.
+"""Counts inside vLLM's scheduler what each request drafts and accepts, and tells the sidecar.
 
 vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls
-``register()`` in each of its processes. The file is in the order in which it is best read:
+``register()`` in each of its processes. The file is best read from top to bottom:
 
 1. **Where it starts**: which processes of vLLM it observes, and the random id of the server.
 2. **What it wraps**: five methods of vLLM's ``Scheduler``. Each wrapper calls vLLM's own method
    once with the same arguments, returns its result and lets its exceptions through.
-3. **When it gives up**: all else is inside ``try``. The first error disables the plug-in for good,
-   with one line in the log. Of a scheduler whose methods it does not know, it wraps the constructor
-   and ``schedule`` alone. In both cases it counts nothing, and only tells the sidecar so.
+3. **When it gives up**: everything else is inside ``try``. The first error disables the plug-in for
+   good, with one line in the log. If it does not know a scheduler's methods, it wraps only the
+   constructor and ``schedule``. In both cases it counts nothing, and only tells the sidecar so.
 4. **What it counts**: integers that only grow, by what requests and steps have in common, and one
-   small record a finished request. It changes nothing in a request but its own attribute
-   ``_specdec``, and keeps a bounded amount.
+   small record per finished request. It changes nothing in a request but its own attribute
+   ``_specdec``, and what it keeps is bounded.
 5. **What it sends**: hellos and reports, as JSON, to one Unix socket, from which it never reads. No
    text, token or id of a request leaves the process.
 6. **What it reads of vLLM's configuration** for the hello.
@@ -102,42 +102,42 @@ def is_ray_actor() -> bool:
 def may_schedule() -> bool:
     """Whether this process may have a scheduler, or fork one that has.
 
-    A worker has none. The first process has imported ``worker_base`` as well, by the options that
-    it offers. It may become the engine core, or fork it, which does not load plug-ins again.
+    A worker, which has imported ``worker_base``, has none. The first process has imported that as
+    well, for its command-line options, but it may become the engine core, or fork it.
     """
     is_worker = "vllm.v1.worker.worker_base" in sys.modules
     if not is_worker or "vllm.v1.engine.core" in sys.modules:
         return True
     if os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") != "spawn":
-        return True  # what is forked, a worker or the core, registers no plug-in again
+        return True  # a forked process, a worker or the core, does not load plug-ins again
     return is_first() and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
 
 
 @functools.cache  # once a process, however often vLLM registers its plug-ins
 def server_id() -> str | None:
-    """The server's random id: made in its first process, which all others are started from.
+    """The server's random id, made in its first process, from which all others are started.
 
     A first process makes a new one whatever it inherited, since it may be one of several servers
     that the same program started. None: it is switched off, or no first process has made one.
     """
-    told = os.environ.get(SERVER)
-    if told != OFF and is_first():
-        told = os.urandom(8).hex()
-        os.environ[SERVER] = told
-    return told if told and told != OFF and len(told) <= MAX_ID else None
+    server = os.environ.get(SERVER)
+    if server != OFF and is_first():
+        server = os.urandom(8).hex()
+        os.environ[SERVER] = server
+    return server if server and server != OFF and len(server) <= MAX_ID else None
 
 
 def show(server: str | None) -> None:
     """Puts the id on vLLM's page, as one gauge: in the processes that serve it.
 
-    These have imported prometheus_client themselves by now. With several API servers, each of them
-    says the same, and ``mostrecent``, which is what vLLM's own gauges are, makes one sample of it.
+    By now these have imported prometheus_client themselves. Several API servers all set the same
+    value; the mode ``mostrecent``, which vLLM's own gauges have, makes one sample of them.
     """
     client = sys.modules.get("prometheus_client")
     serves = is_first() or multiprocessing.current_process().name.lower().startswith("apiserver")
     if server is None or client is None or not serves:
         return
-    with suppress(Exception):  # it is there already, or prometheus_client is not as known
+    with suppress(Exception):  # the gauge exists already, or this prometheus_client is unknown
         gauge = client.Gauge(
             GAUGE,
             "1: the specdec plug-in is loaded; the id is that of this server.",
@@ -151,16 +151,15 @@ def show(server: str | None) -> None:
 # 2. What it wraps
 # -------------------------------------------------------------------------------------------------
 
-# The methods, with their parameters in vLLM from 0.16 on. If any of them has others, or is missing,
-# none is wrapped.
+# The methods, with their parameters in vLLM from 0.16 on. If one of them has other parameters or is
+# missing, none is wrapped.
 #
 # - ``make_spec_decoding_stats`` is called once for each request and step whose draft was verified.
 # - ``update_from_output`` is called once a step.
 # - ``_free_request`` is called once at the end of a request, however it ends.
 #
-# The constructor is wrapped as well, to say hello to the sidecar, and ``schedule``, to notice when
-# the engine has stood still, and to say again that nothing is observed. ``schedule`` may have any
-# parameters.
+# The constructor is wrapped as well, to say hello to the sidecar. So is ``schedule``, whatever its
+# parameters: to notice when the engine has stood still, and to say again that nothing is observed.
 KNOWN = {
     "make_spec_decoding_stats": "self spec_decoding_stats num_draft_tokens num_accepted_tokens"
     " num_invalid_spec_tokens request_id",
@@ -218,13 +217,13 @@ def observe(
 ) -> None:
     """Says hello for a scheduler that has just been constructed, and begins to observe it.
 
-    The methods that a subclass has in place of the wrappers are named in the hello. If they do not
-    call vLLM's, the counts here differ from vLLM's own, and the sidecar withholds them.
+    The hello names the methods that a subclass has in place of the wrappers. If they do not call
+    vLLM's, the counts here differ from vLLM's own, and the sidecar withholds them.
     """
     own = [name for name, wrapper in wrappers.items() if getattr(type(scheduler), name) != wrapper]
     hello = {**identity, "own": own, **introduction(scheduler)}
     observer = Observer(scheduler, hello, path)
-    # Stays when ``fail`` has cleared ``_specdec``, and keeps the socket open: the sidecar then sees
+    # Stays after ``fail`` has cleared ``_specdec``, and keeps the socket open: so the sidecar sees
     # a plug-in that is disabled, not a lost connection.
     scheduler._specdec_link = observer
 
@@ -243,8 +242,8 @@ def observe(
 def draft_wrapper_of(make: Any) -> Any:
     """The wrapper around ``make_spec_decoding_stats``: it counts one draft of one request.
 
-    It counts as vLLM's own counters do. It alone runs for each request and step, so it calls a
-    helper only for a request or a cell that is new to it.
+    It counts as vLLM's own counters do. No other wrapper runs for each request in each step, so
+    this one calls a helper only for a request that is new, or a cell that has not changed yet.
     """
 
     @functools.wraps(make, WITH_DEFAULTS)
@@ -270,7 +269,7 @@ def draft_wrapper_of(make: Any) -> Any:
             try:
                 drafted = num_draft_tokens
                 if num_invalid_spec_tokens:
-                    # vLLM's counters leave out what the grammar rejected before verification, too.
+                    # vLLM's counters, too, leave out what the grammar rejected before verification.
                     drafted -= num_invalid_spec_tokens.get(request_id, 0)
                 if not 0 <= num_accepted_tokens <= drafted <= observer.depth:
                     raise ImpossibleDraftError
@@ -372,7 +371,7 @@ def schedule_wrapper_of(schedule: Any) -> Any:
 
 
 def misfit(found: dict[str, str]) -> str:
-    """Names the methods that are missing or have parameters that are not known; "" if none."""
+    """Names the methods that are missing or have unknown parameters; empty if there are none."""
     return ", ".join(
         f"{name}({found.get(name, 'missing')})"
         for name, known in KNOWN.items()
@@ -381,9 +380,9 @@ def misfit(found: dict[str, str]) -> str:
 
 
 def parameters(method: Any) -> str:
-    """Names a method's parameters, or says ``unreadable``, as compiled ones may be.
+    """Names a method's parameters, or says ``unreadable``, as a compiled method's may be.
 
-    Those that cannot be given both by position and by name are marked with ``*``.
+    A parameter that cannot be given both by position and by name is marked with ``*``.
     """
     try:
         found = inspect.signature(method).parameters.values()
@@ -397,7 +396,7 @@ def parameters(method: Any) -> str:
 def fail(scheduler: Any, part: str, error: Exception) -> None:
     """Disables the plug-in: from now on, the wrappers only call vLLM's own methods.
 
-    What is logged and told has no error text, which may name a request.
+    Neither the log nor the hello quotes the error's text, which may name a request.
     """
     observer = scheduler._specdec
     scheduler._specdec = None
@@ -411,7 +410,7 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
 
     with suppress(Exception):
         if observer is not None:  # else its constructor failed
-            # Lets go of what is vLLM's, and of what nobody will be told.
+            # Lets go of vLLM's objects, and of what will never be reported.
             observer.starting = {}
             observer.step_ends.clear()
             observer.finished.clear()
@@ -437,22 +436,23 @@ class ImpossibleDraftError(Exception):
 ABOVE_2 = 201  # the key of all temperatures above 2, in hundredths; 0 to 200 are themselves
 MAX_EXPONENT = 20  # of the keys that are powers
 EXACT_DECODES = 16  # the number of requests that decode in a step is exact up to here
-PAUSE = 0.1  # seconds; if nothing is scheduled for so long after a step, the engine stood still
+PAUSE = 0.1  # seconds; if nothing is scheduled for longer than this, the engine stood still
 MIXED = 64  # a step with more prompt tokens than this is a mixed one
-MAX_SAMPLED = 64  # requests whose context is looked at, once a report
-# Combinations of what a request is counted by. Later ones count by temperature and ``OWN`` alone,
-# so a temperature's counts are exact whatever clients send.
+MAX_SAMPLED = 64  # requests whose context is looked at, once per report
+# Combinations of what requests are counted by. Further ones are counted by temperature and ``OWN``
+# alone, so a temperature's counts are exact whatever clients send.
 MAX_CELLS = 1024
-MAX_FINISHED = 4096  # finished requests that wait; the oldest are dropped and counted as lost
+# Finished requests that wait to be sent. Past that, the oldest is dropped and counted as lost.
+MAX_FINISHED = 4096
 
 # What else a request is counted by: one bit each.
 STRUCTURED = 1
 FILTERED = 2  # top-k, top-p or min-p shape the target's distribution, and not the draft's
 PENALTIES = 4
-MIN_P = 8  # these two are rejected by vLLM from 0.14 on while it speculates
+MIN_P = 8  # vLLM from 0.14 on rejects this and the next one while it speculates
 LOGIT_BIAS = 16
-OWN = 32  # the sidecar's own commands have sent it
-OWN_MARK = "specdec-own-"  # what its id has
+OWN = 32  # one of the sidecar's own commands has sent it
+OWN_MARK = "specdec-own-"  # part of such a request's id
 
 OUTCOMES = ("stopped", "length", "repetition", "aborted", "error")
 DRAFTED_AT = len(OUTCOMES)  # the place of drafts without a token in the numbers of a cell
@@ -462,7 +462,7 @@ OUTCOME_OF = {
     "FINISHED_IGNORED": 1,
     "FINISHED_REPETITION": 2,
     "FINISHED_ABORTED": 3,
-}  # of vLLM's statuses; any other one is an error
+}  # by vLLM's status; any other one is an error
 
 # What is encoded has no cycles.
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
@@ -472,15 +472,15 @@ new_tokens = attrgetter("new_token_ids")
 
 
 class Cell:
-    """What requests, or steps, with the same key have done since the engine started.
+    """Counts requests, or steps, with the same key since the engine started.
 
-    ``key`` says what they have in common, ``numbers`` only grow.
+    ``key`` is what they have in common; the ``numbers`` only grow.
     """
 
     __slots__ = ("has_counted", "is_changed", "is_of_steps", "key", "numbers")
 
     def __init__(self, key: tuple[Any, ...], size: int, *, is_of_steps: bool) -> None:
-        self.key = encode(key)[:-1]  # as JSON, up to where the numbers follow
+        self.key = encode(key)[:-1]  # as JSON, without the end: the numbers follow
         self.numbers: list[Any] = [0] * size
         self.is_of_steps = is_of_steps
         self.is_changed = False  # since it was last copied for a report
@@ -512,8 +512,8 @@ class Record:
         self.accepted_tokens = 0
         self.first_token_at = 0.0  # Unix seconds
         self.has_ended = False
-        self.has_turns = False  # whether it went on with other parameters, as a session does
-        # From 0.20 it has the number of cached tokens, and vLLM drops it at the first token.
+        self.has_turns = False  # whether it has gone on with other parameters, as a session does
+        # From 0.20 on it has the number of cached tokens; vLLM drops it at the first token.
         self.prefill_stats = getattr(request, "prefill_stats", None)
 
 
@@ -521,10 +521,10 @@ class Observer:
     """Counts for one Scheduler, and reports to the sidecar."""
 
     def __init__(self, scheduler: Any, hello: dict[str, Any], path: str) -> None:
-        """``hello`` is what it tells the sidecar of the scheduler, but for its own state."""
-        # A cell of requests has the numbers of those that ended, by outcome, then of the drafts by
-        # how many tokens they had, from 0 to ``depth``, and from place ``accepted_at`` on of the
-        # drafts by how many of these were accepted.
+        """``hello`` is what to tell the sidecar about the scheduler, without the state."""
+        # The numbers of a cell of requests: the requests that ended, by outcome; then the drafts by
+        # how many tokens they had, from 0 to ``depth``; then, from index ``accepted_at`` on, the
+        # drafts by how many of their tokens were accepted.
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
         self.accepted_at = DRAFTED_AT + self.depth + 1
         self.size = self.accepted_at + self.depth + 1
@@ -532,8 +532,8 @@ class Observer:
         self.step_cells: dict[tuple[Any, ...], Cell] = {}
         self.changed: list[Cell] = []  # those that have changed since they were last copied
         self.counted: list[Cell] = []  # all that have counted anything, by when they first did
-        # Finished requests by how their output ends: by outcome, then their drafts, draft tokens
-        # and accepted tokens.
+        # By how outputs end: finished requests by outcome, then their drafts, draft tokens and
+        # accepted tokens.
         self.endings = {ending: [0] * (len(OUTCOMES) + 3) for ending in ENDINGS}
         self.finished: deque[str] = deque()  # finished requests, as JSON
         self.lost = 0  # finished requests that were dropped
@@ -544,16 +544,16 @@ class Observer:
         # The current step.
         self.now = time.time()
         self.clock = time.monotonic()
-        self.has_run = False  # whether anything was scheduled in it, or that is not known
+        self.has_run = False  # whether anything was scheduled in it; True if unknown
         self.step_seconds = 0.0  # 0: unknown
         # When the last steps ended, as many as there are pipeline stages, and what was in each.
         stages = getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1)
         self.step_ends: deque[tuple[float, dict[str, int]]] = deque(maxlen=stages)
-        # After a pause or an idle gap: when vLLM began to schedule the next step; 0: it goes on.
+        # When vLLM began to schedule the first step after a pause or an idle gap; 0: no such step.
         self.begun = 0.0
         self.in_flight = 0  # steps that were scheduled and have not ended
-        self.active_at = 0.0  # when vLLM last scheduled, or had ended a step
-        # The mean tokens of a decoding request, sampled once a report.
+        self.active_at = 0.0  # when vLLM last scheduled or ended a step
+        # The mean number of tokens of a decoding request, sampled once per report.
         self.context = 0
         self.context_power = 0  # the smallest n for which it is at most 4**n
         self.is_context_sampled = False
@@ -562,13 +562,13 @@ class Observer:
         self.state = ""
 
     def say(self, state: str, reason: str = "") -> None:
-        """Takes on a state, and says hello with it."""
+        """Changes the state, and says hello with it."""
         self.state = state
         self.report.hello.update(state=state, reason=reason[:200])
         self.report.say_hello()
 
     def say_again(self) -> None:
-        """Says hello as before, if the connection has ended: looks at most every ``MAX_RETRY``."""
+        """Repeats the hello if the connection has ended; looks once per ``MAX_RETRY`` at most."""
         clock = time.monotonic()
         if clock >= self.report.not_before:
             self.report.not_before = clock + MAX_RETRY
@@ -598,13 +598,13 @@ class Observer:
         if self.in_flight:
             self.in_flight -= 1
         self.step_seconds = 0.0
-        # A vLLM that has it elsewhere loses the lengths of its steps, and nothing else.
+        # If a vLLM has them elsewhere, only the durations of its steps are unknown.
         scheduled = getattr(scheduler_output, "num_scheduled_tokens", None)
         self.has_run = scheduled is None or bool(scheduled)
         if not self.has_run:
             fills_a_pipeline = self.step_ends.maxlen != 1 and scheduler.running
             if not fills_a_pipeline or self.stands_still():
-                self.interrupt()  # the engine waits for something else than a step under way
+                self.interrupt()  # the engine waits for something other than a step under way
             return
 
         self.step_count += 1
@@ -616,14 +616,14 @@ class Observer:
             if request is None or is_pooling(request):
                 continue
             self.follow(request)
-            # Model runner V2 lists a preempted request as new again; that one has tokens.
+            # Model runner V2 lists a preempted request as new once more; such a one has tokens.
             if not request.num_output_tokens:
                 self.starting[new.req_id] = request
 
     def time_step(self, scheduled: dict[str, int]) -> None:
-        """Takes the time since the last step that had these requests, too.
+        """Measures the step: from the end of the last step that had these requests, too.
 
-        The first step after the engine stood still lasts from when vLLM began to schedule it.
+        The first step after the engine stood still begins when vLLM began to schedule it.
         """
         if self.begun:
             self.step_seconds = self.clock - self.begun
@@ -640,7 +640,7 @@ class Observer:
         return bool(self.step_ends) and self.clock - self.step_ends[-1][0] > PAUSE
 
     def interrupt(self) -> None:
-        """The engine does not go on at once: the last step's end is not the next one's begin."""
+        """The engine pauses: the next step does not begin where the last one ended."""
         self.step_ends.clear()
         self.begun = 0.0
 
@@ -649,7 +649,7 @@ class Observer:
         if self.has_run or self.starting:
             self.count_output(scheduler, scheduler_output, result)
 
-        # The number may be negative: 0.16 counts a streaming session that waits twice.
+        # The number may be negative, since 0.16 counts a waiting streaming session twice.
         is_idle = not scheduler.running and scheduler.get_num_unfinished_requests() <= 0
         if is_idle:  # also in the step that vLLM runs after an abort, to tell its workers
             self.interrupt()
@@ -657,7 +657,7 @@ class Observer:
         self.report.go_on(scheduler, is_idle=is_idle)
 
     def count_output(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
-        """Counts what a step generated, and the step itself if its length is known."""
+        """Counts what a step generated, and the step itself if its duration is known."""
         lengths: list[int] = []
         for client in result.values():
             lengths += map(len, map(new_tokens, client.outputs))
@@ -672,14 +672,14 @@ class Observer:
         if decodes > 0 and not self.is_context_sampled:
             self.sample_context(scheduler.requests, result)
         if self.step_seconds:
-            # In a step of prefill alone nothing decodes.
+            # In a step that only prefills, nothing decodes.
             self.count_step(scheduler_output, max(decodes, 0), tokens if decodes > 0 else 0)
 
     def take_started(self, requests: dict[str, Any]) -> list[int]:
-        """The number of tokens of each request that got its first ones in this step.
+        """For each request that got its first tokens in this step, how many it got.
 
-        For these, the step was one of prefill. One that is no longer among the scheduler's
-        ``requests`` gets none.
+        For such a request the step was a prefill, not a decode. A request that is no longer among
+        the scheduler's ``requests`` gets none.
         """
         first_tokens = []
         for request_id, request in [*self.starting.items()]:
@@ -695,11 +695,11 @@ class Observer:
         return first_tokens
 
     def count_step(self, scheduler_output: Any, decodes: int, tokens: int) -> None:
-        """Counts a step in which so many requests decoded."""
+        """Counts a step in which ``decodes`` requests decoded, and got ``tokens`` tokens in all."""
         drafts = scheduler_output.scheduled_spec_decode_tokens
         scheduled = scheduler_output.num_scheduled_tokens
         prefill_tokens = 0
-        most = len(scheduled) + self.depth * len(drafts)  # if all of them only decoded
+        most = len(scheduled) + self.depth * len(drafts)  # if all requests only decoded
         if len(scheduled) > decodes or scheduler_output.total_num_scheduled_tokens > most:
             decoded = decodes + sum(map(len, drafts.values()))
             # A KV connector may have made it a NumPy integer.
@@ -724,7 +724,7 @@ class Observer:
         cell.numbers[:] = map(add, cell.numbers, more)
 
     def sample_context(self, requests: dict[str, Any], result: Any) -> None:
-        """Looks at how many tokens some of the decoding requests have: once a report."""
+        """Looks at how many tokens some of the decoding requests have, once per report."""
         self.is_context_sampled = True
         outputs = [output for client in result.values() for output in client.outputs]
         every = -(-len(outputs) // MAX_SAMPLED)
@@ -742,10 +742,10 @@ class Observer:
     # A request
 
     def follow(self, request: Any) -> Record:
-        """The record of a request, which has it from its first step to its end.
+        """The record of a request, which is kept in the request from its first step to its end.
 
-        With the next turn of a session vLLM gives the request other parameters; from then on it
-        counts in the cell of these.
+        At the next turn of a session, vLLM gives the request new parameters. From then on it counts
+        in their cell.
         """
         record = request.__dict__.get("_specdec")
         parameters = request.sampling_params
@@ -761,7 +761,7 @@ class Observer:
         return record
 
     def cell_of(self, traits: tuple[Any, ...], prompt_tokens: int) -> Cell:
-        """The cell in which a request counts: its own combination's, or its temperature's."""
+        """The cell in which a request counts: of its combination, or of its temperature alone."""
         temperature, bits, adapter = traits
         key = (temperature, bits, exponent(prompt_tokens), adapter)
         cell = self.request_cells.get(key)
@@ -776,7 +776,7 @@ class Observer:
         return cell
 
     def note(self, cell: Cell) -> None:
-        """Notes that a cell has not been told as it is."""
+        """Notes that a cell has changed since it was last reported."""
         if not cell.is_changed:
             cell.is_changed = True
             self.changed.append(cell)
@@ -785,7 +785,7 @@ class Observer:
                 self.counted.append(cell)
 
     def note_all(self) -> None:
-        """Notes the same of all cells, in the order in which they first counted."""
+        """Notes all cells for the next report, in the order in which they first counted."""
         self.changed = [*self.counted]
         for cell in self.changed:
             cell.is_changed = True
@@ -803,8 +803,8 @@ class Observer:
         self.note(record.cell)
         record.cell.numbers[outcome] += 1
 
-        is_told = not (record.has_turns or record.traits[1] & OWN)
-        ending = ending_of(request, OUTCOMES[outcome]) if is_told else None
+        has_ending = not (record.has_turns or record.traits[1] & OWN)
+        ending = ending_of(request, OUTCOMES[outcome]) if has_ending else None
         if ending is not None:
             counts = self.endings[ending]
             counts[outcome] += 1
@@ -820,7 +820,10 @@ class Observer:
 
 
 def is_pooling(request: Any) -> bool:
-    """Whether a request generates nothing: another plug-in may have set parameters to None, too."""
+    """Whether a request generates nothing.
+
+    ``sampling_params`` alone does not say so: another plug-in may have set it to None.
+    """
     has_none = request.sampling_params is None
     return has_none and getattr(request, "pooling_params", None) is not None
 
@@ -828,8 +831,8 @@ def is_pooling(request: Any) -> bool:
 def traits_of(request: Any) -> tuple[Any, ...]:
     """A request's temperature in hundredths, bits and adapter.
 
-    The temperature and what it was sampled by are unknown where another plug-in has set something
-    that vLLM itself refuses.
+    The temperature and the bits of its sampling parameters are unknown if another plug-in has set a
+    value that vLLM itself refuses.
     """
     known = STRUCTURED if request.use_structured_output else 0
     if OWN_MARK in request.request_id:
@@ -860,7 +863,7 @@ def traits_of(request: Any) -> tuple[Any, ...]:
 
 def hundredths(temperature: float) -> int:
     """A temperature in hundredths, rounded up; at most ``ABOVE_2``."""
-    if not temperature >= 0:  # nor is one that is no number
+    if not temperature >= 0:  # NaN is refused as well
         raise ValueError
     return ceil(round(100 * min(temperature, ABOVE_2 / 100), 6))
 
@@ -875,7 +878,7 @@ def finished_request(
 ) -> str:
     """The record of a finished request, as JSON.
 
-    Of a session, the times and the numbers of cached and output tokens are unknown: vLLM has
+    For a session, the times and the numbers of cached and output tokens are unknown: vLLM has
     forgotten earlier turns. The last token's time is that of the step in which the request ended.
     """
     tokens = request.num_output_tokens
@@ -905,22 +908,23 @@ def finished_request(
 
 
 def unix_seconds(value: Any) -> float | None:
-    """A time by the API server's clock; None if it is none."""
+    """A time by the API server's clock; None if the value is not a time."""
     return float(value) if isinstance(value, (int, float)) and 0 <= value < 2**40 else None
 
 
 def cached_tokens(request: Any, prefill_stats: Any) -> int | None:
-    """Prompt tokens that were found in the prefix cache; None if this vLLM does not tell."""
+    """Prompt tokens that were found in the prefix cache; None if this vLLM does not say."""
     source = request if prefill_stats is None else prefill_stats
     tokens = getattr(source, "num_cached_tokens", None)
     return tokens if isinstance(tokens, int) and tokens >= 0 else None
 
 
 ENDINGS = ("normal", "loop", "empty")
-# An output ends in a loop if its last tokens repeat LOOP_TIMES, over at least LOOP_TOKENS tokens,
-# with a period of up to 200. A row of LOOP_PERIODS has the shortest and the longest period that it
-# finds, and how many of the last tokens it looks for: with a period of 30, for example, the last 44
-# tokens are also there 30 tokens earlier. At most LOOP_CANDIDATES such places are checked in full.
+# An output ends in a loop if its last tokens stand there LOOP_TIMES in a row, over at least
+# LOOP_TOKENS tokens, with a period of up to 200. A row of LOOP_PERIODS has the shortest and the
+# longest period that it finds, and how many of the last tokens to search for: with a period of 30,
+# for example, the last 44 tokens also stand 30 tokens earlier. At most LOOP_CANDIDATES matches are
+# checked in full.
 LOOP_TIMES = 3
 LOOP_TOKENS = 64
 LOOP_PERIODS = ((1, 21, 43), (22, 63, 44), (64, 200, 128))
@@ -931,7 +935,7 @@ LOOP_SEARCHED = 200 + 128  # tokens
 def ending_of(request: Any, outcome: str) -> str:
     """How a request's output ends: in a ``loop``, ``empty``, or ``normal``.
 
-    A request that stopped by itself ended in its end token, and is in no loop.
+    A request that stopped by itself has reached its end token, so it is in no loop.
     """
     if outcome == "stopped":
         return "empty" if request.num_output_tokens <= 1 else "normal"
@@ -945,8 +949,8 @@ def ending_of(request: Any, outcome: str) -> str:
 def is_loop(tokens: Any) -> bool:
     """Whether an output ends in a repetition; False if that is not found quickly.
 
-    Clients choose the output, so it takes about the same whatever that is: the last tokens are
-    looked for earlier on by the lowest byte of each, and few places are checked in full.
+    Clients can steer the output, so the check takes about the same time whatever it is: it searches
+    for the last tokens by the lowest byte of each, and checks only a few matches in full.
     """
     if len(tokens) < LOOP_TOKENS:
         return False
@@ -986,17 +990,17 @@ MAX_RETRY = 10.0  # seconds; tries to connect are PERIOD apart, then twice that,
 MAX_ITEMS = 64  # cells and finished requests in a packet
 MAX_NAME = 200  # characters of an adapter's name
 MAX_BYTES = 2**17  # of a packet: the sidecar reads no more
-NUMBER_BYTES = 20  # the most that a number takes in one
-OTHER_BYTES = 1400  # the most that the rest of a cell takes, which is mostly the adapter's name
+NUMBER_BYTES = 20  # of a number in a packet, at most
+OTHER_BYTES = 1400  # of the rest of a cell, at most; the adapter's name is most of it
 
 
 class Report:
-    """Tells the sidecar what an Observer has counted, at most a packet a step.
+    """Tells the sidecar what an Observer has counted, in at most one packet per step.
 
-    A report is one cut: what has changed is copied in one moment, when it begins. As all counts are
-    since the engine started, what the socket does not take is told by the next report. A new
-    connection gets everything, in the same order as the one before: the sidecar names the adapters
-    that came first, and a restarted one has to name the same.
+    A report is one cut: when it begins, everything that has changed is copied at once. Since all
+    counts are totals since the engine started, the next report makes up for what the socket did not
+    take. A new connection gets everything, in the same order as the one before: the sidecar gives a
+    label to the adapters that come first, and after its restart these have to be the same.
     """
 
     def __init__(self, observer: Observer, link: Link, hello: dict[str, Any]) -> None:
@@ -1007,10 +1011,10 @@ class Report:
         cell_bytes = OTHER_BYTES + NUMBER_BYTES * observer.size
         self.max_items = max(1, min(MAX_ITEMS, MAX_BYTES // cell_bytes))
 
-        self.due = 0.0  # when the next one is, by the monotonic clock
-        self.not_before = 0.0  # when the sidecar did not take the last one: when to try again
-        self.retry = PERIOD  # seconds until the next try to connect, if the next one fails
-        self.told_steps = 0
+        self.due = 0.0  # when the next one is due, by the monotonic clock
+        self.not_before = 0.0  # by the same clock: when to try again after a try that failed
+        self.retry = PERIOD  # seconds to wait if the next try to connect fails
+        self.reported_steps = 0
 
         # The report under way.
         self.cells: deque[tuple[Cell, list[Any]]] = deque()  # with copies of their numbers
@@ -1020,9 +1024,10 @@ class Report:
     def go_on(self, scheduler: Any, *, is_idle: bool) -> None:
         """Begins a report if it is time, and sends the next packet of the one under way.
 
-        If the engine is idle all packets are sent, since the next step may be far off.
+        If the engine is idle, all packets are sent, since the next step may be far off.
         """
-        may_be_lost = self.link.is_open  # then an idle engine looks for another sidecar once
+        # Whether the sidecar at the other end may have gone: then an idle engine tries once more.
+        may_be_lost = self.link.is_open
         while self.is_under_way or self.is_due(is_idle=is_idle):
             # Finished requests may take longer than a period; the next cut does not wait for them.
             is_next_due = not self.heartbeat and not is_idle and self.is_due(is_idle=False)
@@ -1048,12 +1053,12 @@ class Report:
             return False
         if is_idle:
             return bool(
-                observer.changed or observer.finished or observer.step_count != self.told_steps
+                observer.changed or observer.finished or observer.step_count != self.reported_steps
             )
         return observer.clock >= self.due
 
     def begin(self, scheduler: Any) -> bool:
-        """Copies what has changed; False if nobody listens."""
+        """Begins a report with copies of what has changed; False if nobody listens."""
         observer = self.observer
         observer.is_context_sampled = False
         is_full = len(observer.request_cells) >= MAX_CELLS
@@ -1066,7 +1071,7 @@ class Report:
 
         self.retry = PERIOD
         self.due = observer.clock + PERIOD
-        self.told_steps = observer.step_count
+        self.reported_steps = observer.step_count
         for cell in observer.changed:
             cell.is_changed = False
             self.cells.append((cell, [*cell.numbers]))
@@ -1118,19 +1123,19 @@ class Report:
     def say_hello(self) -> bool:
         """Introduces the observer, on a new connection if there is none; False if nobody listens.
 
-        All cells are then to be told.
+        A new connection is to get all cells.
         """
         self.take_back([])
         was_open = self.link.is_open
         if not self.link.connect() or not self.link.send("hello", encode(self.hello)):
-            self.link.close()  # so that the sidecar notices a change that it was not told
+            self.link.close()  # so that the sidecar does not miss a change of state
             return False
         if not was_open:
             self.observer.note_all()
         return True
 
     def take_back(self, part: list[tuple[Cell, list[Any]]]) -> None:
-        """Ends the report under way: what it has not told is for the next one."""
+        """Gives up the report under way; what it has not sent is left to the next one."""
         for cell, _ in chain(part, self.cells):
             self.observer.note(cell)
         self.cells.clear()
@@ -1153,7 +1158,7 @@ class Link:
         return self.socket is not None
 
     def connect(self) -> bool:
-        """Whether there is a connection now; not in a process that was forked from this one."""
+        """Connects unless it is connected, and returns whether it is; never in a forked process."""
         if self.socket is not None or self.process != os.getpid():
             return self.socket is not None
         with suppress(OSError):  # nobody listens, or no descriptor is free
@@ -1168,14 +1173,14 @@ class Link:
         return self.socket is not None
 
     def send(self, kind: str, message: str) -> bool:
-        """Whether the socket took the packet. If it is broken, it is closed; if full, it is not."""
+        """Sends a packet; returns whether the socket took it. A broken socket is closed."""
         if self.socket is None:
             return False
-        # A name may be no valid Unicode.
+        # A name may be invalid Unicode.
         packet = f'{{"v":{FORMAT},"{kind}":{message}}}'.encode(errors="replace")
         try:
             return self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
-        except BlockingIOError:
+        except BlockingIOError:  # it is full
             return False
         except OSError:
             self.close()
@@ -1185,7 +1190,7 @@ class Link:
         """Whether the other end is still there; if not, the connection is closed."""
         if self.socket is not None:
             ends = select.poll()
-            ends.register(self.socket, 0)  # 0: nothing but its end
+            ends.register(self.socket, 0)  # 0: reports only that the other end has gone
             if ends.poll(0):
                 self.close()
         return self.socket is not None
@@ -1198,7 +1203,7 @@ class Link:
 
 
 def drop_in_children(link: Link) -> None:
-    """Lets processes that are forked from this one let go of the connection: it is the parent's."""
+    """Makes processes that are forked from this one close the connection, which is the parent's."""
     reference = weakref.ref(link)
 
     def drop() -> None:
@@ -1213,8 +1218,8 @@ def drop_in_children(link: Link) -> None:
 # 6. What it reads of vLLM's configuration
 # -------------------------------------------------------------------------------------------------
 
-# Names in the hello, and where vLLM has them, from its speculative configuration on. They are what
-# explains an acceptance rate or a speedup.
+# Names in the hello, and where to find each setting from vLLM's speculative configuration on. They
+# are settings that explain an acceptance rate or a speedup.
 SPECULATION = {
     "draft_sample_method": "draft_sample_method",
     "local_argmax": "use_local_argmax_reduction",
@@ -1225,9 +1230,9 @@ SPECULATION = {
     "draft_tensor_parallel_size": "draft_tensor_parallel_size",
 }
 MAX_OPTIONS = 4096  # characters of the --speculative-config
-# Options whose names end so are not sent. vLLM has none today.
+# Options whose names end like this are never sent. vLLM has none today.
 SECRET = ("_key", "_secret", "_token", "password")
-# The same from its whole configuration on.
+# As ``SPECULATION``, from vLLM's whole configuration on.
 CONFIGURATION = {
     "model_runner_v2": "use_v2_model_runner",
     "async_scheduling": "scheduler_config.async_scheduling",
@@ -1244,11 +1249,11 @@ CONFIGURATION = {
     "is_hybrid": "model_config.is_hybrid",
     "is_moe": "model_config.is_moe",
 }
-# NVIDIA's driver says here what each GPU is, one folder each. Unlike vLLM's platform, which has the
-# name too, reading a file loads no library and initializes no device.
+# Here NVIDIA's driver has a folder for each GPU, with its model's name. vLLM's platform has the
+# name, too, but reading a file loads no library and initializes no device.
 GPUS = "/proc/driver/nvidia/gpus"
 MAX_SIZE = 2**53  # the sidecar reads no larger number
-# The dimensions by which a model's parameters are counted, as its configuration names them.
+# The dimensions from which a model's parameters are counted, as its configuration names them.
 SIZES = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"),
     *("num_attention_heads", "num_key_value_heads", "head_dim", "tie_word_embeddings"),
@@ -1289,9 +1294,9 @@ def introduction(scheduler: Any) -> dict[str, Any]:
 
 
 def accelerator() -> str | None:
-    """The model of the NVIDIA GPUs that this container has; None if they are several models.
+    """The model of this container's NVIDIA GPUs; None if there are several models.
 
-    None as well without the driver's files. A slice of a GPU (MIG) counts as its GPU.
+    None, too, without the driver's files. A slice of a GPU (MIG) counts as its GPU.
     """
     models = set()
     with suppress(OSError):
@@ -1304,9 +1309,9 @@ def accelerator() -> str | None:
 
 
 def cache_block(scheduler: Any) -> int | None:
-    """Tokens in a block of what drops blocks of a prefix-cache hit.
+    """Tokens per block, in the group of the KV cache that drops blocks of a prefix-cache hit.
 
-    0 if the cache has several groups and it is not known which; None if it has no groups.
+    0 if the cache has several groups and it is not known which one; None if it has no groups.
     """
     with suppress(Exception):
         coordinator = scheduler.kv_cache_manager.coordinator
@@ -1317,7 +1322,7 @@ def cache_block(scheduler: Any) -> int | None:
         if dropping is None:
             dropping = getattr(coordinator, "eagle_group_ids", None)
         if dropping is None and len(managers) > 1:
-            return 0  # each drops a block of what the last has left
+            return 0  # each group drops a block of what the one before has left
         if dropping:
             sizes = {max(managers[group].block_size for group in dropping)}
         return sizes.pop() if len(sizes) == 1 else 0
@@ -1354,7 +1359,7 @@ def speculation(speculative: Any) -> dict[str, Any] | None:
 
 
 def sizes(model: Any) -> dict[str, int]:
-    """Those of ``SIZES`` that the model has."""
+    """Those of ``SIZES`` that the model's configuration has."""
     found = {}
     for name in SIZES:
         value = setting(model, f"hf_text_config.{name}")
@@ -1366,8 +1371,8 @@ def sizes(model: Any) -> dict[str, int]:
 def options(speculative: Any) -> str | None:
     """The --speculative-config as JSON; None if it is unknown or too long.
 
-    It has the plain values that differ from vLLM's defaults. Not a 0 that vLLM has filled in for an
-    option that it does not need, since it takes no 0 for these.
+    It has the plain values that differ from vLLM's defaults. A 0 for an option without a default is
+    left out: vLLM itself has filled it in, and would not accept it.
     """
     found = {}
     with suppress(Exception):
@@ -1399,5 +1404,5 @@ def setting(source: Any, path: str) -> Any:
 
 
 def text(value: Any, most: int) -> str | None:
-    """The beginning of a text; None if it is none."""
+    """The first ``most`` characters of a text; None if the value is not a text."""
     return value[:most] if isinstance(value, str) else None

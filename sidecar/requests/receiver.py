@@ -1,9 +1,9 @@
 """The sidecar's end of the plug-in's socket: receives the messages of any number of engines.
 
 Any process that can open the socket may write to it, and can do no more than that: the receiver
-checks types, ranges and limits before a packet counts. It reads one packet of one connection in
-turn, and rests after it in proportion to the time that the packet took, so that whatever is sent
-takes at most a fifth of a core.
+checks types, ranges and limits before a packet counts. Connections take turns, one packet each.
+After a packet the receiver rests in proportion to the time that the packet took: so it needs at
+most a fifth of a core, whatever is sent.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from sidecar.requests.messages import (
     read_packet,
 )
 
-# Not a valid packet, or no hello before it; its sender was disconnected.
+# A packet was invalid, or came before a hello; its sender was disconnected.
 MALFORMED: Final = "malformed"
-# The longest silent one was disconnected to make room for another.
+# The connection that had been silent for longest was closed to make room for another one.
 TOO_MANY_CONNECTIONS: Final = "too_many_connections"
-# Accepting is paused; engines wait.
+# Accepting failed and is paused; new connections wait.
 NO_DESCRIPTORS: Final = "no_descriptors"
 DROP_REASONS: Final = frozenset({MALFORMED, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS})
 """Every reason that a ``PluginReceiver`` passes to its sink."""
@@ -39,16 +39,16 @@ DROP_REASONS: Final = frozenset({MALFORMED, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS
 _MODE: Final = 0o666
 _BACKLOG: Final = 64
 _ACCEPT_PAUSE: Final = 1.0  # seconds
-_REST: Final = 4  # times what packets took
-_LEAST_REST: Final = 0.002  # seconds; shorter ones add up to it first
+_REST: Final = 4  # seconds of rest per second that packets took
+_LEAST_REST: Final = 0.002  # seconds; shorter rests are saved up
 
 
 class PluginReceiver:
     """Listens on a Unix SEQPACKET socket at ``path`` and delivers to ``sink``.
 
-    It does so within an ``async with`` block. If it cannot listen, ``problem`` says why, and it
+    It does so within an ``async with`` block. While it cannot listen, ``problem`` says why, and it
     tries again every ``retry`` seconds. A connection past ``max_connections`` replaces the one that
-    has been silent longest, whose engine may connect again.
+    has been silent for longest, whose engine may connect again.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PluginReceiver:
         self._packets = count(1)
         self._listener: socket.socket | None = None
 
-        # The number of each connection's last packet; 0: none yet.
+        # The number of each connection's last packet, by the order of arrival; 0: none yet.
         self._last_packet: dict[socket.socket, int] = {}
 
         self._tasks: set[asyncio.Task[None]] = set()
@@ -191,8 +191,8 @@ class PluginReceiver:
             began = time.perf_counter()
             is_valid = self._take(number, text, is_first=is_first)
 
-            # Before the rest, in which new connections may look for a silent one; one of them may
-            # have taken its place while it waited for its turn.
+            # Before the rest, during which a new connection may replace the most silent one. This
+            # one may have been replaced itself while it waited for its turn.
             if is_valid and connection in self._last_packet:
                 self._last_packet[connection] = next(self._packets)
 
@@ -201,7 +201,7 @@ class PluginReceiver:
         return is_valid
 
     async def _rest(self, seconds: float) -> None:
-        """Lets the event loop do its other work, in proportion to what a packet took."""
+        """Leaves the event loop to other work, in proportion to the time that a packet took."""
         self._owed += _REST * seconds
         rest = self._owed if self._owed >= _LEAST_REST else 0.0
         self._owed -= rest
@@ -229,8 +229,8 @@ class PluginReceiver:
         return True
 
 
-def is_listened_at(path: Path) -> bool:
-    """Whether a process listens at this socket: it accepts a connection, or its queue is full."""
+def has_listener(path: Path) -> bool:
+    """Whether a process listens at this socket: it takes a connection, or its queue is full."""
     if not path.is_socket():
         return False
     with _new_socket() as probe:
@@ -238,7 +238,7 @@ def is_listened_at(path: Path) -> bool:
 
 
 def _listening(path: Path) -> socket.socket:
-    """A socket listening at ``path``, replacing one on which no process listens any more.
+    """A socket that listens at ``path``; replaces one at which no process listens any more.
 
     Raises:
         OSError: something else exists or listens at ``path``, or the file system returned an error.

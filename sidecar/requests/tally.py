@@ -1,6 +1,6 @@
 """What requests drafted and accepted, and how those that finished ended.
 
-One shape from the packet to the report.
+A ``Tally`` keeps its shape from the packet to the report.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Tally:
 
     ``drafts`` counts the verification steps that had any. ``drafted_at[p]`` counts the drafts with
     a token at position p, from 0, and ``accepted_at[p]`` those that accepted it; both are empty
-    where nobody counts positions, as in groups.
+    if positions are not counted, as in groups.
     """
 
     stopped: Count = 0
@@ -54,7 +54,7 @@ class Tally:
         return other if self is NO_REQUESTS else self._with(add, other)
 
     def __sub__(self, before: "Tally") -> "Tally":
-        """The growth since ``before``: an earlier tally of the same, so no number is negative."""
+        """The growth since ``before``, an earlier tally of the same requests; never negative."""
         return self if before is NO_REQUESTS else self._with(sub, before)
 
     def _with(self, act: Callable[[int, int], int], other: "Tally") -> "Tally":
@@ -66,9 +66,9 @@ class Tally:
         )
 
     def has_fallen(self, before: "Tally") -> bool:
-        """Whether any number but those by position is lower than in ``before``.
+        """Whether any number, except those by position, is lower than in ``before``.
 
-        If so, it is not a later tally of the same.
+        If so, it is not a later tally of the same requests.
         """
         return any(map(lt, _READ(self), _READ(before)))
 
@@ -93,17 +93,17 @@ NO_REQUESTS: Final = Tally()
 def _by_place(
     act: Callable[[int, int], int], one: tuple[int, ...], other: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Position by position; what one of them does not have is 0 there."""
+    """Acts position by position; a position that one of them does not have counts as 0."""
     if len(one) == len(other):
         return tuple(map(act, one, other))
     return tuple(starmap(act, zip_longest(one, other, fillvalue=0)))
 
 
 Numbers = Annotated[tuple[Count, ...], Field(max_length=2 * 1025 + 5, fail_fast=True)]
-"""What the plug-in counts of requests with one key, in the order of its packets.
+"""What the plug-in counts for requests with the same key, in the order of its packets.
 
-These are the requests that ended, by ``Outcome``, then the drafts by how many tokens they had, from
-0 to the most, and then the drafts by how many of these were accepted.
+First the requests that ended, by ``Outcome``; then the drafts by how many tokens they had, from 0
+to the most; then the drafts by how many of their tokens were accepted, likewise.
 """
 
 
@@ -118,7 +118,7 @@ def are_possible(numbers: Sequence[int]) -> bool:
 
 
 def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
-    """The tally of ``Numbers``; without ``by_position``, no positions are told apart."""
+    """The tally of ``Numbers``; its positions are empty without ``by_position``."""
     drafted, accepted = _by_length(numbers)
     drafted_at = _at_least(drafted)
     accepted_at = _at_least(accepted)
@@ -134,14 +134,14 @@ def tally_of(numbers: Sequence[int], *, by_position: bool = True) -> Tally:
 
 
 def _by_length(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """The drafts by their number of tokens, and by how many of these were accepted."""
+    """The drafts by their number of tokens, and by how many of their tokens were accepted."""
     ended = len(_ENDED)
     half = (len(numbers) - ended) // 2
     return numbers[ended : ended + half], numbers[ended + half :]
 
 
 def _at_least(by_length: Sequence[int]) -> tuple[int, ...]:
-    """How many had a token at position 0, 1, …, from how many had 0, 1, … tokens."""
+    """How many drafts had a token at position 0, 1, …, given how many had 0, 1, … tokens."""
     return tuple(accumulate(by_length[:0:-1]))[::-1]
 
 

@@ -35,8 +35,8 @@ _Latencies = dict[_Phase, _Quantiles]
 class PlainLatency:
     """One phase's healthy latency: seconds by quantile.
 
-    ``is_exact``: by the requests' own times. Otherwise each is somewhere in its bucket of vLLM's
-    histogram.
+    ``is_exact``: they are from the requests' own times. Otherwise each is only known to lie in a
+    bucket of vLLM's histogram.
     """
 
     quantiles: Mapping[float, float]
@@ -47,21 +47,21 @@ class PlainLatency:
 class StepLaw:
     """How long a plain engine step takes, by what it computes; docs/speedup.md states the law.
 
-    All values are in seconds; those of loads are in the order of ``PlainStepTimes.running``.
+    A tuple has one value per load, in the order of ``PlainStepTimes.running``.
     """
 
-    # The levels: steps that prefill nothing, where each request that decodes holds ``context``.
+    # Seconds of a step that prefills nothing and whose requests hold ``context`` tokens each.
     seconds: tuple[float, ...]
-    # For each further token that each of them holds; empty: one context was measured.
+    # Seconds for each further token that each of them holds; empty: one context was measured.
     context_seconds: tuple[float, ...] = ()
-    # For each prompt token beyond those hidden; None: no prompts were measured.
+    # Seconds for each prompt token beyond the hidden ones; None: no prompts were measured.
     prefill_seconds: float | None = None
-    # For each prompt token and each token to which it attends.
+    # Seconds for each prompt token and each token to which it attends.
     attention_seconds: float = 0.0
-    hidden_tokens: float = 0.0  # those of a step, its requests' among them, that take no time
+    hidden_tokens: float = 0.0  # tokens of a step, of requests and prompts, that take no extra time
 
     def problems(self, loads: int) -> Iterator[str]:
-        """Why it is no law for so many loads."""
+        """What is wrong with the law, given the number of loads."""
         if len(self.seconds) != loads or len(self.context_seconds) not in {0, loads}:
             yield "running, seconds and context_seconds differ in length"
         if not all(0 < time <= _LONGEST for time in self.seconds):
@@ -77,33 +77,35 @@ class StepLaw:
 class PlainStepTimes(StepLaw):
     """The law of one model's plain steps, and how certain it is.
 
-    ``rounds`` has the law by all rounds of the measurement but one, for each of them: how these
-    differ gives the errors. ``drift`` is a relative error that all times share besides.
+    ``rounds`` has, for each round of the measurement, the law by all the other rounds: the errors
+    follow from how much these differ. ``drift`` is a relative error that all times share as well.
 
     Constructing it checks nothing; ``problem`` does.
     """
 
-    # The loads measured, in requests that decode: 1 to 16, ascending from above 0.
+    # The loads measured, in requests that decode: 1 to 16 of them, ascending, above 0.
     running: tuple[float, ...]
-    context: float  # tokens that each of them holds where a step takes ``seconds``
-    contexts: tuple[float, float] | None = None  # the shortest and the longest; None: only that
-    # Whether all tokens of a step count for its level, as where each reads weights of its own.
+    context: float  # tokens that each of these requests holds in a step that takes ``seconds``
+    # The shortest and the longest context measured; None: only ``context``.
+    contexts: tuple[float, float] | None = None
+    # Whether all tokens of a step count for its level, not only one for each request that decodes:
+    # in a mixture of experts, each token reads weights of its own.
     by_tokens: bool = False
-    # The most tokens that a step prefills: longer prompts take several; None: unknown.
+    # The most tokens that one step prefills: longer prompts take several steps; None: unknown.
     chunk_tokens: float | None = None
 
     rounds: tuple[StepLaw, ...] = ()
     drift: float = 0.0
     # Mean time to first token at each load; empty if unknown.
     first_token_seconds: tuple[float, ...] = ()
-    measured: datetime | None = None  # when
-    # Processes that were ready to run per core before the measurement, on the machine it ran on.
+    measured: datetime | None = None  # the time of the measurement
+    # Processes per core that were ready to run on the machine, just before the measurement.
     machine_load: float | None = None
-    # Its name, as vLLM's driver says it; None: unknown.
+    # The model of the accelerator, by its driver; None: unknown.
     accelerator: Annotated[str, Field(max_length=256)] | None = None
 
     def is_of_another(self, accelerator: str | None) -> bool:
-        """Whether they are known to be of another accelerator than this one."""
+        """Whether they are known to have been measured on another accelerator than this one."""
         both = {self.accelerator, accelerator}
         return len(both) == 2 and None not in both
 
@@ -157,8 +159,7 @@ _MOST_ROUNDS: Final = 64
 class PlainCache:
     """The KV cache without speculation; each is None if it was not measured.
 
-    ``capacity_tokens`` is that of one engine, the ratios are those of all engines of a model
-    together.
+    ``capacity_tokens`` is that of one engine; the ratios are of all engines of a model together.
     """
 
     hit_ratio: Share | None = None  # of the prefix cache: tokens found / looked up
@@ -184,7 +185,7 @@ _Temperature = Annotated[float, Field(ge=0, le=10_000)]
 
 
 def _given(values: object) -> object:
-    """Without keys that have no value, as in a ``Group``."""
+    """The values without keys that have none, as in a ``Group``."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if value is not None}
@@ -208,30 +209,28 @@ class Measured(Group):
         dict[ModelName, Annotated[tuple[_Phase, ...], Field(max_length=8)]],
         json_text('mapping such as {"MODEL": ["ttft", "tpot"]}'),
     ] = Field({}, max_length=64)
-    """per model the phases whose `baseline` is by the requests' own times; the others are only as
-    exact as vLLM's buckets; excludes `baseline_file`"""
+    """per model, the phases whose `baseline` is from the requests' own times; the others are only
+    as exact as vLLM's buckets; excludes `baseline_file`"""
     plain_steps: Annotated[
         dict[
             ModelName, Annotated[PlainStepTimes, BeforeValidator(_given), AfterValidator(_usable)]
         ],
         json_text('mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "context": 500}}'),
     ] = Field({}, max_length=64)
-    """how long a step takes without speculation: per model `running`, `seconds`, `context` and the
-    rest of the measurement, as `specdec-sidecar baseline` writes them; excludes
-    `baseline_file`"""
+    """how long a step takes without speculation: per model, `running`, `seconds`, `context` and the
+    rest of the measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
     plain_cache: Annotated[
         dict[ModelName, PlainCache], json_text('mapping such as {"MODEL": {"hit_ratio": 0.8}}')
     ] = Field({}, max_length=64)
-    """the KV cache without speculation: per model `hit_ratio`, `capacity_tokens` (of one engine)
+    """the KV cache without speculation: per model, `hit_ratio`, `capacity_tokens` (of one engine)
     and `preemptions_ratio`, all optional, as `specdec-sidecar baseline` writes them; excludes
     `baseline_file`"""
-
     plain_endings: Annotated[
         dict[ModelName, Annotated[dict[_Temperature, PlainEndings], Field(max_length=256)]],
         json_text('mapping such as {"MODEL": {"0.7": {"normal": 180, "loop": 2}}}'),
     ] = Field({}, max_length=64)
-    """how outputs end without speculation: per model and temperature the finished requests,
-    `normal`, `loop` and `empty`, as `specdec-sidecar baseline` writes them; excludes
+    """how outputs end without speculation: per model and temperature, the finished requests by
+    ending, `normal`, `loop` and `empty`, as `specdec-sidecar baseline` writes them; excludes
     `baseline_file`"""
 
     def latencies(self, model: str) -> dict[str, PlainLatency]:
@@ -243,13 +242,13 @@ class Measured(Group):
         }
 
     def others(self, model: str) -> list[str]:
-        """The models that were measured, if this one is not among them."""
+        """The models that were measured if this one was not among them, otherwise none."""
         models = {*self.baseline, *self.plain_steps, *self.plain_cache, *self.plain_endings}
         return [] if model in models else sorted(models)
 
 
 def _by_share(quantiles: Iterable[tuple[str, float]]) -> dict[float, float]:
-    """``p99`` is 0.99, and so on."""
+    """The same by share: ``p99`` becomes 0.99."""
     return {int(name.removeprefix("p")) / 100: seconds for name, seconds in quantiles}
 
 

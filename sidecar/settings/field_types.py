@@ -1,6 +1,6 @@
 """What settings are made of: the base of their groups, and the field types that pydantic lacks.
 
-``format`` is what the reference calls such a type.
+``format`` is the name of such a type in docs/settings.md.
 """
 
 import os
@@ -65,7 +65,7 @@ class Group(BaseModel):
 def from_text(parse: Callable[[str], object]) -> BeforeValidator:
     """Parses a value that is text, as in the environment.
 
-    YAML's lists and mappings, and values in code, stay.
+    Other values, such as YAML's lists and mappings or those given in code, stay as they are.
     """
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
@@ -77,14 +77,14 @@ def _seconds(text: str) -> float:
 
     number, unit = match.groups()
     if unit == "ms":
-        return float(number) / 1000  # times 0.001 would miss some values by a bit
+        return float(number) / 1000  # multiplied by 0.001, some values would be off by one bit
     return float(number) * _UNITS[unit]
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
-    """Seconds, from ``500ms``, ``1s``, ``5m``, ``1h`` or a number of seconds.
+    """Parses ``500ms``, ``1s``, ``5m``, ``1h`` or a number of seconds into seconds.
 
-    They must be from ``low`` to ``high``, both inclusive.
+    The result must be from ``low`` to ``high``, both inclusive.
 
     Raises:
         ValueError: anything else; the message says what is expected.
@@ -112,9 +112,9 @@ class Address:
 
     @property
     def local(self) -> "Address":
-        """Where a client on this machine reaches it: IPv4's loopback if it is a wildcard.
+        """Where a client on this machine reaches it: at IPv4's loopback if it is a wildcard.
 
-        Even a machine in a network with IPv6 only has that.
+        Even a machine in an IPv6-only network has that.
         """
         return Address("127.0.0.1", self.port) if self.is_wildcard else self
 
@@ -138,9 +138,9 @@ def _parse_address(value: object) -> Address:
 
 
 def parse_base_url(text: str) -> str:
-    """An http or https URL without a trailing slash or ``/metrics``.
+    """Parses an http or https URL; removes a trailing slash or ``/metrics``.
 
-    A path and user information may be in it.
+    It may contain a path and user information.
 
     Raises:
         ValueError: anything else; the message says what is expected.
@@ -152,7 +152,7 @@ def parse_base_url(text: str) -> str:
     except ValueError:
         usable = False
 
-    # Of these characters, urlsplit would silently drop some.
+    # ``urlsplit`` would silently drop some of these characters.
     if not usable or not text.isprintable() or set(text) & set(" \\?#"):
         raise ValueError(
             "expected http or https URL without query and fragment, such as http://HOST:PORT"
@@ -169,7 +169,10 @@ def _without_user(url: str) -> str:
 
 
 def json_text(expected: str) -> BeforeValidator:
-    """A list or mapping, which in the environment is JSON; ``expected`` is for error messages."""
+    """Parses a list or mapping, which is JSON in the environment.
+
+    ``expected`` describes it in error messages.
+    """
 
     def decode(text: str) -> object:
         try:

@@ -1,4 +1,4 @@
-"""The files that operators write: YAML, and whether they have changed."""
+"""The files that operators write: reads their YAML, and shows whether they have changed."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +21,10 @@ def stamp(path: Path) -> Stamp:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file of at most 1 MiB; an empty file holds an empty one.
+    """The mapping in a YAML file of at most 1 MiB; an empty file holds an empty one.
 
     Raises:
-        ValueError: there is none; the message says why.
+        ValueError: the file holds none, or cannot be read; the message says why.
     """
     # YAML takes 1.4 MiB, and many sidecars are configured by their environment alone.
     from sidecar.settings.strict_yaml import parsed  # noqa: PLC0415 - see above

@@ -1,4 +1,4 @@
-"""All settings, in frozen groups: the parts of the program take these as they are."""
+"""All settings, in frozen groups, which the parts of the program use directly."""
 
 import ssl
 from pathlib import Path
@@ -30,20 +30,20 @@ from sidecar.tls import client_context, verifying
 
 PREFIX: Final = "SPECDEC_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
-"""The settings file, where a command has no ``--config``."""
+"""The settings file, for commands without ``--config``."""
 USER_VARIABLE: Final = f"{PREFIX}USER"
-"""``NAME:PASSWORD`` for the sidecar's own pages, where a command asks for them."""
+"""``NAME:PASSWORD`` for commands that ask for the sidecar's own pages."""
 USER_FILE_VARIABLE: Final = f"{PREFIX}USER_FILE"
-"""A file with it, where a command has no ``--user-file``."""
+"""A file that has it, for such commands without ``--user-file``."""
 SECRET: Final = frozenset({"alerting.headers", "probe.api_key"})
-"""Settings of which a message shows no part of the value."""
+"""Settings whose values messages never show, not even in part."""
 SERVER_VARIABLE: Final = f"{PREFIX}SERVER_ID"
-"""The id of vLLM's server, which the plug-in hands down inside vLLM; no setting of the sidecar."""
+"""The id of vLLM's server, which the plug-in hands down inside vLLM; not a setting."""
 NOT_SETTINGS: Final = frozenset(
     {CONFIG_VARIABLE, USER_VARIABLE, USER_FILE_VARIABLE, SERVER_VARIABLE}
 )
-"""Variables of the command line and of the plug-in, which have the prefix of settings."""
-MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
+"""Variables that have the prefix of settings, but are the command line's or the plug-in's."""
+MOST_MIN_REQUESTS: Final = 10_000  # so many single requests are kept for an hour
 
 _KIBIBYTE: Final = 1024
 _MEBIBYTE: Final = 1024 * 1024
@@ -73,14 +73,14 @@ class Scrape(Group):
     scrape_max_interval: Duration = Field(60.0, ge=0.1, le=3600)
     """the interval never stretches beyond this"""
     speculative_method: str | None = Field(None, max_length=64, pattern=r"^[a-z0-9_]+$")
-    """the `method` in vLLM's `--speculative-config`, used where no plug-in reports it"""
+    """the `method` in vLLM's `--speculative-config`, used if no plug-in reports it"""
     scrape_filtered: bool = True
     """request only the metric families that are needed, if vLLM supports it"""
 
     def tls(self) -> ssl.SSLContext | bool:
-        """How aiohttp verifies vLLM's certificate, and with which one of its own.
+        """How to verify vLLM's certificate, and which certificate to present, as aiohttp takes it.
 
-        True: by the system's CAs, False: not at all, both without a certificate of its own.
+        True: verified by the system's CAs; False: not verified; neither presents a certificate.
 
         Raises:
             OSError: a file cannot be read, or certificate and key do not match (``ssl.SSLError``).
@@ -93,7 +93,7 @@ class Scrape(Group):
         else:
             context = client_context(tls=self.vllm_tls_verify)
         if self.vllm_cert_file is not None:
-            # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+            # Without ``password``, OpenSSL would ask for that of an encrypted key on the terminal.
             context.load_cert_chain(self.vllm_cert_file, self.vllm_key_file, password="")
         return context
 
@@ -133,13 +133,13 @@ class Thresholds(Group):
     acceptance_net_negative: Share = 0.5
     """acceptance rate below which speculation costs more than it saves"""
     acceptance_low_is_critical: bool = False
-    """page for every acceptance rate below `acceptance_net_negative` while no time says whether it
-    is slower, even if it was never higher"""
+    """page for every acceptance rate below `acceptance_net_negative` while no measured time shows
+    whether speculation is slower, even if the rate was never higher"""
     acceptance_break_even: Share = 0.65
     """acceptance rate above which speculation pays; between the two it roughly breaks even"""
     acceptance_p10: Share = 0.5
-    """10th percentile of requests' acceptance rates below which speculation slows down a part of
-    the traffic"""
+    """10th percentile of requests' acceptance rates below which speculation slows down part of the
+    traffic"""
     acceptance_regression: Share = 0.05
     """drop of the acceptance rate, compared with its own past, that is worth investigating"""
     acceptance_fewer_tokens: Share = 0.4
@@ -149,10 +149,10 @@ class Thresholds(Group):
     worthwhile: Share = 0.03
     """share of the decoding time that a change must be able to save for the sidecar to advise it"""
     speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
-    """plain time per token divided by the actual one below which speculation costs more than it
-    saves"""
+    """speedup (plain time per token divided by the actual one) below which speculation costs more
+    than it saves"""
     speedup_net_positive: float = Field(1.05, ge=0.1, le=10)
-    """the same, above which speculation pays; between the two it roughly breaks even"""
+    """speedup above which speculation pays; between the two it roughly breaks even"""
     latency_gap_growth: float = Field(1.5, ge=1, le=100)
     """P99 minus P50, divided by the baseline's, above which the tail has grown"""
     kv_cache_usage: Share = 0.9
@@ -170,17 +170,18 @@ class Thresholds(Group):
     """time per output token of the pods that speculate, divided by that of the model's other pods,
     above which speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
-    """restarts of vLLM within an hour, whatever their cause, that the alert
-    SpecDecodeVLLMRestarting calls a crash loop, and of the sidecar itself for
-    SpecDecodeSidecarRestarting; it restarts nothing"""
+    """restarts of vLLM within an hour, whatever their cause, at which the alert
+    SpecDecodeVLLMRestarting fires, and of the sidecar itself, at which SpecDecodeSidecarRestarting
+    does; the setting restarts nothing"""
     startup_time: Duration = Field(1800.0, ge=60, le=86_400)
-    """time after the sidecar's start within which vLLM has loaded its model; the alerts wait for
-    1.5 times its last load where that is known and shorter"""
+    """time after the sidecar's start in which vLLM should have loaded its model; the alerts wait
+    for 1.5 times its last load if that is known and shorter"""
     events_dropped: Share = 0.01
-    """share of finished requests lost before the sidecar, above which histograms by temperature are
-    doubtful"""
+    """share of finished requests lost on their way to the sidecar above which histograms by
+    temperature are doubtful"""
     dead_mans_switch: bool = False
-    """the alert SpecDecodeDeadMansSwitch always fires, for a service that calls when it stops"""
+    """the alert SpecDecodeDeadMansSwitch always fires, for a service that calls someone when it
+    stops"""
 
 
 class EngineHealth(Group):
@@ -199,18 +200,18 @@ class EngineHealth(Group):
 
 
 class Probe(Group):
-    """A request of one token to a vLLM that has no other work, to notice an engine that hangs then.
+    """A request for one token, sent to an idle vLLM, to notice an engine that hangs.
 
     Off unless `interval` is set. See docs/restarts.md.
     """
 
     interval: Annotated[Duration, Field(ge=60, le=3600)] | None = None
-    """a minute to an hour without work or any movement, after which a request is sent; not set:
-    none is sent"""
+    """time without work or any movement, a minute to an hour, after which a request is sent; not
+    set: none is sent"""
     model: str | None = Field(None, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")
-    """its `model`; not set: the one on vLLM's `/metrics`"""
+    """the request's `model`; not set: the one on vLLM's `/metrics`"""
     prompt: str = Field("Hello", min_length=1, max_length=1000)
-    """its prompt; it goes to `/v1/completions`"""
+    """the request's prompt; it goes to `/v1/completions`"""
     api_key: HeaderValue | None = Field(None, min_length=1, repr=False)
     """vLLM's `--api-key`; never shown. In the environment it can come from a Secret"""
 
@@ -240,8 +241,8 @@ class Alerting(Group):
     ] = Field({}, max_length=8, repr=False)  # may hold credentials
     """headers of each delivery, such as Mimir's tenant or a token; never shown"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
-    """time between two evaluations, each of which sends all alerts; one that is not sent again
-    expires after 4 minutes, or four times this if that is longer"""
+    """time between two evaluations, each of which sends all alerts; an alert that is not sent again
+    expires after 4 minutes, or after four intervals if that is longer"""
     timeout: Duration = Field(5.0, ge=0.1, le=60)
     """time allowed for one delivery"""
     instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")
@@ -250,8 +251,8 @@ class Alerting(Group):
         dict[LabelName, Annotated[str, Field(max_length=253)]],
         json_text('mapping such as {"team": "ml"}'),
     ] = Field({}, max_length=16)
-    """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the
-    sidecar's own labels take precedence"""
+    """more labels for these alerts: `cluster`, `namespace`, `pod`, or whatever your routes match;
+    the sidecar's own labels take precedence"""
     runbooks: LinkUrl | None = None
     """base URL of the runbooks; not set: the sidecar itself serves them under `/runbooks`"""
     dashboards: LinkUrl | None = None
@@ -294,13 +295,13 @@ class Settings(Measured, Scrape):
 
     @property
     def scheme(self) -> str:
-        """Of the URLs of the sidecar's own pages."""
+        """The scheme of the URLs of the sidecar's own pages: http or https."""
         web = self.web_config_file
         return "http" if web is None or web.tls is None else "https"
 
     @property
     def measured(self) -> Measured:
-        """What was measured of healthy models; from its file, if there is one."""
+        """What was measured of healthy models: the contents of ``baseline_file`` if it is set."""
         return self.baseline_file or self
 
 
@@ -315,9 +316,9 @@ def groups() -> dict[str, type[Group]]:
 
 
 def keys() -> list[str]:
-    """Every setting as YAML and messages name it: with its group and a dot if it is in one.
+    """The names of all settings as in messages: ``group.name``, or ``name`` if it is in no group.
 
-    Those that are in none come first.
+    Those in no group come first.
     """
     known = groups()
     alone = [name for name in Settings.model_fields if name not in known]

@@ -1,4 +1,4 @@
-"""Loads the settings from a file and an environment, or reports all that is wrong, a line each."""
+"""Loads the settings from a file and an environment, or reports all that is wrong, line by line."""
 
 import re
 import ssl
@@ -29,21 +29,21 @@ from sidecar.settings.web_config import locked_web_config
 
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
-# ``…_PORT`` could also be meant as a setting, so there the value must be Kubernetes' too.
+# ``…_PORT`` could also be meant as a setting, so its value must look like Kubernetes' as well.
 _SERVICE_LINK: Final = re.compile(
     r"SPECDEC_(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_)\w*=.*|SPECDEC_(\w+_)?PORT=(tcp|udp|sctp)://.*",
     re.ASCII | re.DOTALL,
 )
-# Pydantic's names, of models and dataclasses.
+# Pydantic's error types for an unknown key, in models and in dataclasses.
 _UNKNOWN: Final = {"extra_forbidden", "unexpected_keyword_argument"}
 _WEB: Final = "web_config_file"
-# An unknown name with the letters of the first and of one of the others was meant to protect pages.
+# An unknown name that contains the first and one of the others was meant to protect the pages.
 _WEB_LETTERS: Final = ("web", ("conf", "file"))
 _MAX_CHARACTERS: Final = 80  # of a key or a value in a message
 _CERTIFICATE: Final = ("vllm_cert_file", "vllm_key_file")
 _BASELINE: Final = ("baseline_file", "baseline", "plain_steps", "plain_cache", "plain_endings")
 _UNKNOWN_SETTING: Final = "unknown setting; correct or remove it"
-# None of them may be above the next. Their defaults are not.
+# In each row, no setting may be above the next one. The defaults comply.
 _ASCENDING: Final = (
     ("scrape_interval", "latency_window", "history"),
     ("thresholds.acceptance_net_negative", "thresholds.acceptance_break_even"),
@@ -58,7 +58,7 @@ class _Environment(BaseSettings, Settings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         env_nested_delimiter="__",
-        # json_text decodes, so that bad JSON is reported with all other errors
+        # ``json_text`` decodes instead, so that bad JSON is reported together with other errors.
         enable_decoding=False,
     )
 
@@ -80,10 +80,10 @@ def load_settings(config: Path | None, environ: Mapping[str, str]) -> Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """Settings in which those that are invalid have their defaults.
+    """Settings in which every invalid one has its default.
 
-    ``problems`` has a line for everything that is wrong, ``consequences`` one for each valid
-    setting that has its default, too, since it would not go with that of another one.
+    ``problems`` has a line for everything that is wrong. ``consequences`` has one for each valid
+    setting that has its default as well, because its value would contradict another one's default.
     """
 
     settings: Settings
@@ -92,25 +92,18 @@ class LoadedSettings:
 
 
 def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
-    """As ``load_settings``, but with the default of what is invalid, and the lines beside it.
+    """Like ``load_settings``, but replaces invalid settings by their defaults instead of raising.
 
-    Of settings that contradict each other, or the default of an invalid one, all have their
-    defaults. Pages that were meant to have a password stay locked: see ``locked_web_config``.
+    Settings that contradict each other, or the default of an invalid one, all get their defaults.
+    Pages that were meant to have a password stay locked: see ``locked_web_config``.
     """
-    given = {
-        name: text
-        for name, text in environ.items()
-        if name.startswith(PREFIX)
-        and name not in NOT_SETTINGS
-        and text.strip()
-        and not is_service_link(name, text)
-    }
+    given = _given_variables(environ)
     variables = {key: given[variable(key)] for key in keys() if variable(key) in given}
     sources = _Sources(variables, config)
 
-    # Their values stay out, as they may be secrets.
+    # Their values are left out, since they may be secrets.
     unknown = sorted(given.keys() - map(variable, variables))
-    problems = [f"{_line(name)}: {_UNKNOWN_SETTING}" for name in unknown]
+    problems = [f"{_one_line(name)}: {_UNKNOWN_SETTING}" for name in unknown]
 
     try:
         file = {} if config is None else read_yaml(config)
@@ -123,13 +116,14 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
     problems += messages
 
     conflicts = list(sources.conflicts(settings))
-    # Not told: those with the default of an invalid setting, or with what an unreadable file says.
-    told = [one for one in conflicts if file is not None and invalid.isdisjoint(one.keys)]
-    problems += (one.line for one in told)
-    named = invalid.union(*(one.keys for one in told))
-    invalid = invalid.union(*(one.group for one in conflicts))
+    # Not reported: a conflict with the default of an invalid setting, or one that the settings in
+    # an unreadable file might resolve.
+    reported = [one for one in conflicts if file is not None and invalid.isdisjoint(one.keys)]
+    problems += (one.line for one in reported)
+    named = invalid.union(*(one.keys for one in reported))
+    invalid = invalid.union(*(one.reset for one in conflicts))
     consequences = [
-        f"{sources.name(key)}: has its default, too"
+        f"{sources.name(key)}: also has its default"
         for key in sorted(invalid - named)
         if _is_given(key, values)
     ]
@@ -147,10 +141,22 @@ def read_settings(config: Path | None, environ: Mapping[str, str]) -> LoadedSett
     )
 
 
+def _given_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are meant as settings, known or not, and are not empty."""
+    return {
+        name: text
+        for name, text in environ.items()
+        if name.startswith(PREFIX)
+        and name not in NOT_SETTINGS
+        and text.strip()
+        and not is_service_link(name, text)
+    }
+
+
 def _valid(
     values: Mapping[str, Any], sources: "_Sources"
 ) -> tuple[Settings, frozenset[str], list[str]]:
-    """The settings with defaults for the keys that are invalid, those keys, a line for each error.
+    """The settings, with defaults for invalid keys; these keys; and a line for each error.
 
     ``values`` are nested as in a file.
     """
@@ -165,7 +171,7 @@ def _valid(
 
 
 def _key(location: tuple[int | str, ...]) -> str:
-    """The setting, or the group as a whole, in which pydantic found an error."""
+    """The setting in which pydantic found an error, or the group if it is in the group itself."""
     name, *below = map(str, location)
     return f"{name}.{below[0]}" if below and name in groups() else name
 
@@ -191,9 +197,9 @@ def _is_given(key: str, values: Mapping[str, Any]) -> bool:
 
 
 def _protects_pages(unused: Iterable[str], unread: Path | None) -> bool:
-    """Whether TLS or a password was asked for by what is not in force.
+    """Whether a setting that is not in force was meant to turn on TLS or passwords.
 
-    That is a name that is ``unused``, or the file that could not be read as YAML.
+    It is one of the ``unused`` names, or somewhere in the file ``unread``, which is not valid YAML.
     """
     letters = ["".join(filter(str.isalnum, name)).lower() for name in unused]
     web, others = _WEB_LETTERS
@@ -214,10 +220,10 @@ def is_service_link(name: str, text: str) -> bool:
 def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
     """Both merged; ``variables`` override.
 
-    A group that is no mapping in the file stays, to be reported.
+    A group that is not a mapping in the file stays as it is, to be reported.
     """
     source = EnvSettingsSource(_Environment)
-    # Not those of the process.
+    # Instead of the process's own environment.
     source.env_vars = {variable(key).lower(): text for key, text in variables.items()}
 
     merged = dict(file)
@@ -232,19 +238,19 @@ def _merged(file: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, 
 
 
 class _Conflict(NamedTuple):
-    """Settings that contradict each other, and those that have their defaults then.
+    """Settings that contradict each other, ``keys``, and all those that then get their defaults.
 
-    No key is in two groups, and the defaults of a group contradict nothing.
+    Two conflicts have the same ``reset`` or no key of it in common, and its defaults agree.
     """
 
     keys: tuple[str, ...]
-    group: tuple[str, ...]
+    reset: tuple[str, ...]
     line: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """Where settings come from: ``variables``, by key, override the file ``config``.
+    """Where settings come from: ``variables``, by key, override those in the file ``config``.
 
     Messages name the source.
     """
@@ -258,14 +264,14 @@ class _Sources:
         It has the name as it was written, the value, and what is wrong.
         """
         path = [str(part) for part in detail["loc"]]
-        if detail["type"] in _UNKNOWN:  # the value stays out, as it may be a secret
+        if detail["type"] in _UNKNOWN:  # without the value, since it may be a secret
             return f"{self._name(path)}: {_UNKNOWN_SETTING}"
 
         text = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         written = _written(detail, values)
         is_out_of_range = isinstance(detail["input"], float) and "_than_" in detail["type"]
         if isinstance(written, str) and is_out_of_range:
-            text += " seconds"  # only a duration's text is read before its range is checked
+            text += " seconds"  # of all texts, only a duration's is parsed before this check
 
         is_secret = ".".join(path[:2]) in SECRET
         value = "" if is_secret else f"={_shown(written)}"
@@ -293,19 +299,19 @@ class _Sources:
             yield _Conflict(tuple(given), _BASELINE, line)
 
     def name(self, key: str) -> str:
-        """A setting as its writer knows it."""
+        """A setting's name where it was set: its variable, or its key in the file."""
         return variable(key) if key in self.variables else key
 
     def _name(self, path: list[str]) -> str:
-        """A setting, or a part of one, as its writer knows it."""
+        """The same for a setting or a part of one, given by its path."""
         for depth in (1, 2):
             if (key := ".".join(path[:depth])) in self.variables:
-                return _line(".".join([variable(key), *path[depth:]]))
-        return f"{_line('.'.join(path))} (in {self.config})"
+                return _one_line(".".join([variable(key), *path[depth:]]))
+        return f"{_one_line('.'.join(path))} (in {self.config})"
 
 
 def _certificate_problem(settings: Settings) -> str:
-    """Why the sidecar's own certificate cannot be used; empty if it can, or there is none."""
+    """Why the sidecar's client certificate cannot be used; empty if it can, or if none is set."""
     if settings.vllm_cert_file is None:
         return "the key needs a certificate" if settings.vllm_key_file is not None else ""
 
@@ -333,10 +339,10 @@ def _shown(value: object) -> str:
     """A value without credentials, and without the contents of a list or mapping."""
     if isinstance(value, dict | list):
         return "{…}" if isinstance(value, dict) else "[…]"
-    return _line(redacted(str(value)))
+    return _one_line(redacted(str(value)))
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     """The text without control characters, cut at 80 characters."""
     text = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text

@@ -13,12 +13,12 @@ from sidecar.settings.groups import Settings, keys
 
 
 class Reloader:
-    """Reloads the settings and applies what can change live.
+    """Reloads the settings and applies those that can change while the sidecar runs.
 
-    That is ``thresholds``, ``engine_health``, ``log.level`` and the web configuration. Invalid
-    settings are refused as a whole, and the old ones stay in force until a file changes again.
-    ``outcomes`` counts both. ``invalid`` has a line for each problem of the settings as they were
-    read last.
+    These are ``thresholds``, ``engine_health``, ``log.level`` and the web configuration. If any
+    setting is invalid, all are refused, and the old ones stay in force until a file changes again.
+    ``outcomes`` counts the reloads that were applied, and those that were refused. ``invalid`` has
+    a line for each problem of the settings as last read.
     """
 
     def __init__(
@@ -31,13 +31,12 @@ class Reloader:
         *,
         invalid: Sequence[str] = (),
     ) -> None:
-        """``settings`` are in force; ``load`` reloads them, may block and raises SettingsError.
+        """``settings`` are in force; ``load`` reads them again, may block, raises SettingsError.
 
-        ``invalid`` are the problems of those that have their defaults instead.
-
-        ``every`` is the seconds between two checks of the file ``config`` and of the web
-        configuration. What has changed is read once it is the same at two of them: a file that is
-        being written may look complete.
+        ``invalid`` has the problems of those that have their defaults instead. ``every`` is the
+        seconds between two checks of the file ``config`` and of the web configuration. A file that
+        has changed is read once two checks in a row find it the same: while it is being written, it
+        may look complete.
         """
         self.settings = settings
         self.invalid = tuple(invalid)
@@ -50,7 +49,7 @@ class Reloader:
         self.outcomes = {"applied": 0, "refused": 0}
 
     def request(self) -> None:
-        """Reloads soon, whether a file has changed or not."""
+        """Makes ``run`` reload at once, whether a file has changed or not."""
         self._requested.set()
 
     async def run(self, apply: Callable[[Settings], None]) -> None:
@@ -105,7 +104,7 @@ class Reloader:
 
 
 def _files(settings: Settings, config: dict[Path, Stamp]) -> dict[Path, Stamp]:
-    """The files to watch, as they were when they were read.
+    """The files to watch, with their stamps from when they were read.
 
     They are ``config`` and those of the web configuration.
     """
@@ -114,5 +113,5 @@ def _files(settings: Settings, config: dict[Path, Stamp]) -> dict[Path, Stamp]:
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:
-    """The keys of the settings that differ."""
+    """The keys of the settings that differ between the two."""
     return [key for key in keys() if attrgetter(key)(old) != attrgetter(key)(new)]

@@ -1,4 +1,4 @@
-"""YAML as operators write it: scalars stay text, and a key stands once."""
+"""YAML that is read strictly: scalars stay text, and duplicate keys are errors."""
 
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parsed(content: bytes) -> Any:
-    """What a document holds.
+    """The contents of a YAML document: texts, None, lists and mappings.
 
     Raises:
         ValueError: it is not valid YAML in UTF-8; the message says why.
@@ -46,5 +46,5 @@ def parsed(content: bytes) -> Any:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"line {line} is not valid YAML: {error.problem}") from None
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        # Also for control characters and deeply nested brackets.
+        # Control characters, or brackets that are nested too deeply, end up here as well.
         raise ValueError("not valid YAML in UTF-8") from None

@@ -58,9 +58,9 @@ class _WebFile(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """The contents of a file.
+    """The contents of a web configuration file.
 
-    ``users`` maps names to bcrypt hashes; ``files`` are all that were read, as they were.
+    ``users`` maps names to bcrypt hashes; ``files`` has the stamps of all files that were read.
     ``is_locked``: the file cannot be used, and nobody has a password.
     """
 
@@ -101,10 +101,10 @@ def read_web_config(path: Path) -> WebConfig:
 def locked_web_config(path: Path | None) -> WebConfig:
     """What takes the place of a web configuration that cannot be used: no password opens a page.
 
-    Without it, an invalid file would open what it was meant to protect. ``path`` is the file, if
-    it is known, to be read again once it changes.
+    Without it, an invalid file would open the pages that it was meant to protect. ``path`` is the
+    file to watch for a change, if it is known.
     """
-    # A hash of no known password: 22 digits are the salt, the last of which has 2 bits.
+    # A hash of no known password. The first 22 digits are the salt; the last of them has 2 bits.
     digits = "".join(secrets.choice(_BCRYPT_DIGITS) for _ in range(52))
     users = {"locked": f"$2b$04${digits[:21]}.{digits[21:]}"}
     files = {} if path is None else {path: stamp(path)}
@@ -114,7 +114,7 @@ def locked_web_config(path: Path | None) -> WebConfig:
 def _problem(detail: ErrorDetails) -> str:
     """The line for an error, without what may be secret.
 
-    That is the input, which may be a password, and the hash of a htpasswd line.
+    That is the input, which may be a password, and the hash in a pasted htpasswd line.
     """
     key = ".".join(_key(part) for part in detail["loc"][:2])
     message = detail["msg"]
@@ -138,7 +138,7 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
         for file in tls.files(folder):
             file.open("rb").close()  # ssl's own error would not name it
 
-        # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+        # Without ``password``, OpenSSL would ask for that of an encrypted key on the terminal.
         context.load_cert_chain(folder / tls.cert_file, folder / tls.key_file, password="")
         if tls.client_ca_file is not None:
             context.load_verify_locations(folder / tls.client_ca_file)

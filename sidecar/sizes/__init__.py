@@ -1,1 +1,1 @@
-"""How large a model is by its configuration, and what its steps cost, one beside another."""
+"""How large a model is, by its configuration, and what its steps cost relative to one another."""

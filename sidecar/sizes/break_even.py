@@ -1,11 +1,11 @@
 """Which acceptance rate breaks even, by the sizes of target and draft: a range, not a measurement.
 
 A step that speculates verifies 1 + K tokens of each request in one pass of the target, and drafts
-in other passes. It breaks even with as many tokens as it takes longer than a plain step (L*), so at
-the acceptance rate (L* - 1) / K. How long a pass takes is between two ways to see it (the roofline
-of Williams et al., 2009): it waits for its weights and for what attention reads, or for computing.
-What a model's configuration does not tell is assumed, once for the cheapest step that speculates
-and once for the dearest; ``_GPU`` and ``_CPU`` have the values, and where they come from.
+in other passes. If it takes L* times as long as a plain step, it breaks even with L* tokens per
+request, and so at the acceptance rate (L* - 1) / K. How long a pass takes lies between two limits
+(the roofline of Williams et al., 2009): it waits for its weights and for what attention reads, or
+for computing. What a model's configuration does not say is assumed, once for the cheapest step that
+speculates and once for the most expensive one; the comment above ``_CHEAP_GPU`` has the sources.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _BYTES: Final = 2.0  # of a weight, or of a value in the KV cache, that is not q
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A target, or what drafts for it.
+    """A target model, or the model or head that drafts for it.
 
-    ``precisions`` are the fewest and the most bytes that a weight may have. ``layers`` are those of
-    a pass, ``cached`` the values that all of them cache for a token. ``gpus`` share it.
+    ``precisions`` are the fewest and the most bytes that a weight may have. ``layers`` is how many
+    a pass goes through, ``cached`` how many values all of them cache per token. ``gpus`` share it.
     """
 
     size: PassSize
@@ -33,11 +33,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What an engine's steps are like: all are means.
+    """What an engine's steps are like, on average.
 
-    ``requests`` decode in one, ``drafted`` tokens are drafted for each of them, above 0, each in a
-    pass of the draft. ``context`` is what a request holds in the KV cache, in tokens; ``seconds``
-    is how long a step takes.
+    ``requests`` decode in a step. For each of them, ``drafted`` tokens are drafted, above 0, one in
+    each pass of the draft. Each holds ``context`` tokens in the KV cache. A step takes ``seconds``.
     """
 
     requests: float
@@ -48,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenRange:
-    """Acceptance rates between which one breaks even; where it is above 1, none does."""
+    """The lowest and the highest rate at which speculation may break even; above 1: at none."""
 
     low: float
     high: float
@@ -56,18 +55,19 @@ class BreakEvenRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Assumed:
-    """What no configuration tells.
+    """What no configuration says.
 
-    Computing ``balance`` tokens takes as long as reading weights of 16 bits. ``attention`` reads
-    the context for each request or for each of its tokens, or does not matter. A pass of the draft
-    takes ``pass_seconds`` for what is not in its layers, and a step that speculates takes
-    ``step_seconds`` more than its passes.
+    Computing ``balance`` tokens takes as long as reading the weights at 16 bits. ``attention``: the
+    context is read once per request or once per token of it, or does not matter. A pass of the
+    draft takes ``pass_seconds`` beside its layers, and a step that speculates takes
+    ``step_seconds`` beside its passes.
 
-    ``is_dear``: computing comes on top of reading, at 16 bits, and else the shorter one is hidden.
-    The target's weights have the fewest bytes and the draft's the most, and else the other way
-    round. Each token chooses its experts by itself, and else those of a request choose the same.
-    Layers that do not fill a GPU take equally long whatever their size: a pass of the draft takes
-    what its size or its number of layers says, the longer, and else the shorter.
+    If ``is_dear``, computing, at 16 bits, comes on top of reading; otherwise the shorter of the two
+    is hidden. The target's weights have the fewest bytes and the draft's the most; otherwise the
+    other way round. Each token chooses its experts independently; otherwise a request's tokens
+    choose the same. Layers that do not fill a GPU take equally long whatever their size, so a pass
+    of the draft takes as long as its size or its number of layers suggests: the longer of the two;
+    otherwise the shorter.
     """
 
     is_dear: bool
@@ -103,13 +103,13 @@ def break_even(target: Model, draft: Model, load: Load, *, is_cpu: bool) -> Brea
 
 
 def _length(target: Model, draft: Model, load: Load, assumed: _Assumed) -> float:
-    """L*: how long a step takes, in plain steps."""
+    """L*: how long a step that speculates takes, in plain steps."""
     verified = 1 + load.drafted
     precision = target.precisions[0 if assumed.is_dear else 1]
     plain = _pass(target, precision, load, 1.0, assumed)
     length = _pass(target, precision, load, verified, assumed) / plain
 
-    # A pass of the draft has at most as much to do besides its layers as a plain step takes.
+    # Beside its layers, a pass of the draft takes at most as long as a plain step.
     longest = length + load.drafted + 1
     precision = draft.precisions[1 if assumed.is_dear else 0]
     first = _pass(draft, precision, load, verified, assumed)  # catches up with the target
@@ -129,7 +129,7 @@ def _length(target: Model, draft: Model, load: Load, assumed: _Assumed) -> float
 def _pass(
     model: Model, precision: float, load: Load, tokens_each: float, assumed: _Assumed
 ) -> float:
-    """How long a pass takes with so many tokens of each request, in bytes read by each GPU.
+    """How long a pass takes with ``tokens_each`` of each request, in bytes that each GPU reads.
 
     ``precision`` is the bytes of a weight; a quantization leaves the output matrix at 16 bits.
     """

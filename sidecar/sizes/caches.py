@@ -1,4 +1,4 @@
-"""What layers keep of requests: a part for each token, or a state of fixed size for each."""
+"""What layers keep for a request: a part for each of its tokens, or one state of fixed size."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -6,7 +6,7 @@ from typing import Final, Literal
 from sidecar.sizes.precision import BYTES, UNQUANTIZED
 
 CacheLayout = Literal["heads", "latent", "sparse latent", "indexer"]
-"""What a layer caches of a token: a key and a value for each KV head; the latent vector of
+"""What a layer caches for a token: a key and a value for each KV head; the latent vector of
 multi-head latent attention (MLA), dense or sparse; or the 8-bit key by which sparse MLA selects."""
 _SPARSE_LATENT_FP8: Final = 656
 """Bytes of vLLM's layout fp8_ds_mla: 512 values and 4 scales, and 64 values at 16 bits for RoPE."""
@@ -31,22 +31,22 @@ class CachedLayers:
 
     @property
     def values(self) -> int:
-        """What one layer caches per token, of all KV heads."""
+        """How many values one layer caches per token, for all KV heads."""
         return self.kv_heads * self.head_values
 
     def bytes_per_token(self, tensor_parallel: int, precision: str) -> float:
-        """What each of so many GPUs caches per token in one layer at this precision of the cache.
+        """The bytes that each of the GPUs caches per token in one layer.
 
-        GPUs beyond the number of heads hold copies (vLLM 0.32, config/model.py,
-        ``get_num_kv_heads``).
+        ``tensor_parallel`` is the number of GPUs, ``precision`` that of the cache. GPUs beyond the
+        number of heads hold copies (vLLM 0.32, config/model.py, ``get_num_kv_heads``).
         """
         heads = max(1, self.kv_heads // tensor_parallel)
         return heads * self._head_bytes(precision)
 
     def _head_bytes(self, precision: str) -> float:
-        """What one KV head caches per token, with its scales.
+        """The bytes that one KV head caches per token, with its scales.
 
-        Sources, of vLLM 0.32: ``customize_spec`` in v1/attention/backends/triton_attn.py for
+        Sources, in vLLM 0.32: ``customize_spec`` in v1/attention/backends/triton_attn.py for
         integers and ``nvfp4_kv_cache_full_dim`` in utils/torch_utils.py for 4-bit floats; for
         sparse MLA ``get_kv_cache_spec`` in model_executor/layers/attention/mla_attention.py, and
         ``Indexer`` in model_executor/models/deepseek_v2.py for what selects its tokens.
@@ -69,8 +69,8 @@ class StateLayers:
     """Layers that keep a state of fixed size for each request, all of them alike.
 
     A state is the ``values`` of a recurrence, at ``precision``, and the last ``inputs`` of each of
-    the ``channels`` of a convolution, at 16 bits; those of ``groups`` have ``group_channels`` more
-    each. The inputs of draft tokens are kept, too, unless ``keeps_drafts`` is false. GPUs share all
+    the ``channels`` of a convolution, at 16 bits; each of ``groups`` has ``group_channels`` more of
+    them. The inputs of draft tokens are kept, too, unless ``keeps_drafts`` is false. GPUs share all
     of it, and copy groups that they cannot share. Source: ``MambaStateShapeCalculator`` and
     ``MambaStateDtypeCalculator`` of vLLM 0.32 (model_executor/layers/mamba/mamba_utils.py).
     """
@@ -85,7 +85,7 @@ class StateLayers:
     keeps_drafts: bool = True
 
     def bytes_per_state(self, tensor_parallel: int, draft_tokens: int) -> float:
-        """One state of one layer on each of so many GPUs, in steps of so many draft tokens."""
+        """The bytes of one state of one layer on each of ``tensor_parallel`` GPUs."""
         groups = self.groups
         if groups % tensor_parallel:
             groups += tensor_parallel - groups

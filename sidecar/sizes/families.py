@@ -1,6 +1,6 @@
-"""What vLLM and transformers assume of a family of models where its configuration does not say it.
+"""What vLLM and transformers assume about a family of models if its configuration does not say it.
 
-As in vLLM 0.32: the classes of model_executor/models, and model_executor/models/config.py.
+Source: vLLM 0.32, the classes in model_executor/models, and model_executor/models/config.py.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What is assumed of a family.
+    """What is assumed about a family.
 
-    ``attention_interval``: every such layer has attention, the others keep a state.
-    ``has_attention_and_state``: each layer has both. ``full_interval``: every such layer attends to
-    all tokens, the others have a window. ``state_dtype``: that of a state's recurrence, which the
-    configuration may override; None where vLLM does not ask it. ``scales_context``: a RoPE factor
-    makes the longest context longer.
+    ``attention_interval`` n: every n-th layer has attention, the others keep a state.
+    ``has_attention_and_state``: each layer has both. ``full_interval`` n: every n-th layer attends
+    to all tokens, the others have a window. ``state_dtype`` is that of a state's recurrence, which
+    the configuration may override; None if vLLM does not look it up there. ``scales_context``: a
+    RoPE factor extends the longest context.
     """
 
     gates_attention: bool = False
@@ -48,6 +48,6 @@ _OTHER: Final = Family()
 
 
 def family_of(model_type: str | None) -> Family:
-    """What is assumed of models of this type."""
+    """What is assumed about models of this type."""
     named = model_type or ""
     return next((one for name, one in _FAMILIES.items() if named.startswith(name)), _OTHER)

@@ -1,4 +1,4 @@
-"""The fields of a model's configuration, under the names of several families."""
+"""The fields of a model's configuration, under the names that different families give them."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ from sidecar.sizes.families import Family, family_of
 from sidecar.sizes.precision import UNQUANTIZED
 
 _MOST_LAYERS: Final = 10_000
-# Names of the longest context, of which the shortest counts (vLLM 0.32,
+# Names for the longest context. If several are given, the shortest counts (vLLM 0.32,
 # transformers_utils/model_arch_config_convertor.py, ``derive_max_model_len_and_key``).
 LENGTHS: Final = (
     "max_position_embeddings",
@@ -28,8 +28,8 @@ LENGTHS: Final = (
     "seq_len",
 )
 OVERRIDING_LENGTH: Final = "model_max_length"
-# Fields of layers that keep a state of fixed size, and of caches of yet another kind: which layers
-# these are, another field has to say.
+# Fields of layers that keep a state of fixed size, or have yet another kind of cache. Another field
+# has to say which layers these are.
 _OTHER_CACHES: Final = (
     "block_configs",
     "compress_ratios",
@@ -54,7 +54,7 @@ def _named(*names: str) -> Any:
 
 
 class LinearAttention(BaseModel):
-    """Kimi Linear's layers with a state; the numbers of the others begin at 1."""
+    """Kimi Linear's layers with a state; ``full_attn_layers`` numbers the others from 1."""
 
     num_heads: PositiveInt
     head_dim: PositiveInt
@@ -184,7 +184,7 @@ class ModelFields(BaseModel):
 
     @property
     def family(self) -> Family:
-        """What is assumed where no field says it."""
+        """What is assumed if no field says it."""
         return family_of(self.model_type)
 
     @property
@@ -194,21 +194,21 @@ class ModelFields(BaseModel):
 
     @property
     def gates_attention(self) -> bool:
-        """Whether attention has a gate of the size of its queries, as Qwen3-Next's has."""
+        """Whether attention has a gate as large as its queries, as in Qwen3-Next."""
         if self.attn_output_gate is not None:
             return self.attn_output_gate
         return self.family.gates_attention
 
     @property
     def state_precision(self) -> str:
-        """That of a state's recurrence, where the kind of layer leaves it to the model."""
+        """The precision of a state's recurrence, for kinds of layers that leave it to the model."""
         assumed = self.family.state_dtype
         dtype = assumed and (self.state_dtype or assumed)
         return "fp32" if dtype == "float32" else UNQUANTIZED
 
     @property
     def idle_experts(self) -> int | None:
-        """The experts of a layer that a token does not pass; None if no field says it."""
+        """How many experts of a layer a token does not pass; None if no field says it."""
         chosen = self.experts_per_token
         experts = self.experts or 0
         if not isinstance(chosen, int) or not 0 < chosen <= experts:
@@ -217,17 +217,17 @@ class ModelFields(BaseModel):
 
     @property
     def number_of_shared_experts(self) -> int:
-        """The experts of a layer that each token passes."""
+        """How many experts of a layer every token passes."""
         if self.shared_experts is not None:
             return self.shared_experts
         return 1 if self.shared_expert_width else self.family.shared_experts
 
 
 def fields_of(config: Mapping[str, Any]) -> ModelFields:
-    """The fields of a configuration, which has the language model's on its first level.
+    """The fields of a configuration whose first level is that of the language model.
 
     Raises:
-        pydantic.ValidationError: it is not that of a decoder.
+        pydantic.ValidationError: it is not the configuration of a decoder.
     """
     lengths = {name: config.get(name) for name in (*LENGTHS, OVERRIDING_LENGTH)}
     others = any(config.get(name) for name in _OTHER_CACHES)

@@ -1,7 +1,7 @@
-"""Kinds of layers: the parameters of each, what it caches of a token, and its state of a request.
+"""Kinds of layers: the parameters of each, what it caches per token, and its state per request.
 
-``KINDS`` is the whole table. A model that has a layer of another kind is unknown. Biases, norms and
-the like are left out.
+``KINDS`` is the whole table. The size of a model with a layer of another kind is unknown. Biases,
+norms and the like are left out.
 """
 
 import math
@@ -30,7 +30,7 @@ KindName = Literal[
 class Kind:
     """One kind of layer.
 
-    ``cached`` is empty for one that caches no tokens, ``state`` None for one that keeps no state.
+    ``cached`` returns nothing if it caches no tokens, ``state`` returns None if it keeps no state.
     """
 
     parameters: Callable[[ModelFields], float]
@@ -39,12 +39,12 @@ class Kind:
 
 
 def attention_kind(fields: ModelFields) -> KindName:
-    """How the layers attend that attend to all tokens."""
+    """The kind of the layers that attend to all tokens."""
     return "MLA" if fields.kv_lora_rank else "attention"
 
 
 def state_kind(fields: ModelFields) -> KindName | None:
-    """What the layers are that keep a state; None if their kind is not known here."""
+    """The kind of the layers that keep a state; None if it is not known here."""
     if fields.linear_num_key_heads and fields.linear_num_value_heads:
         return "gated delta net"
     if fields.linear_attn_config is not None:
@@ -62,7 +62,10 @@ def state_kind(fields: ModelFields) -> KindName | None:
 
 
 def attention_parameters(fields: ModelFields, inputs: int = 1) -> float:
-    """Of full attention, whose input is ``inputs`` times the hidden size wide if it is grouped."""
+    """The parameters of full attention.
+
+    Unless it is MLA, its input is ``inputs`` times as wide as the hidden size.
+    """
     if fields.kv_lora_rank:
         return _mla_parameters(fields)
     return _grouped_attention(fields, fields.kv_heads, inputs)
@@ -93,7 +96,7 @@ def _window_cached(fields: ModelFields) -> tuple[CachedLayers, ...]:
 
 
 def _mla_parameters(fields: ModelFields) -> float:
-    """The five projections of multi-head latent attention, as DeepSeek's."""
+    """The projections of multi-head latent attention, as in DeepSeek."""
     rank = fields.kv_lora_rank or 0
     key = fields.qk_nope_head_dim + fields.qk_rope_head_dim
     value = fields.v_head_dim or fields.qk_nope_head_dim
@@ -107,9 +110,9 @@ def _mla_parameters(fields: ModelFields) -> float:
 
 
 def _mla_cached(fields: ModelFields) -> tuple[CachedLayers, ...]:
-    """One vector, which all heads share; a sparse MLA has a key besides that selects tokens.
+    """One vector, which all heads share; a sparse MLA also has a key by which it selects tokens.
 
-    vLLM counts that key, and a scale for 128 of its values, as a layer of its own.
+    vLLM counts that key, with a scale for each 128 of its values, as a layer of its own.
     """
     layout: CacheLayout = "sparse latent" if fields.index_topk else "latent"
     values = (fields.kv_lora_rank or 0) + fields.qk_rope_head_dim
@@ -125,7 +128,7 @@ def _mla_cached(fields: ModelFields) -> tuple[CachedLayers, ...]:
 
 
 def _delta_net_parameters(fields: ModelFields) -> float:
-    """As Qwen3-Next's: queries, keys, values, their gate, and two scalars for each head."""
+    """As in Qwen3-Next: queries, keys, values, their gate, and two scalars for each head."""
     keys, values, value_heads = _delta_net_sizes(fields)
     inputs = 2 * keys + 2 * values + 2 * value_heads
     return float(fields.hidden_size * (inputs + values))
@@ -143,7 +146,7 @@ def _delta_net_state(fields: ModelFields) -> StateLayers:
 
 
 def _delta_net_sizes(fields: ModelFields) -> tuple[int, int, int]:
-    """Values of all keys, values of all values, and the number of the latter's heads."""
+    """The width of all keys, that of all values, and the number of value heads."""
     value_heads = fields.linear_num_value_heads or 0
     keys = (fields.linear_num_key_heads or 0) * fields.linear_key_head_dim
     return keys, value_heads * fields.linear_value_head_dim, value_heads
@@ -158,7 +161,7 @@ def _kimi_parameters(fields: ModelFields) -> float:
 
 
 def _kimi_state(fields: ModelFields) -> StateLayers:
-    """Its recurrence has 32 bits, whatever the model has."""
+    """The recurrence has 32 bits, whatever the model's precision."""
     heads, head_dim = _kimi_heads(fields)
     width = heads * head_dim
     inputs = fields.convolution - 1
@@ -171,7 +174,7 @@ def _kimi_heads(fields: ModelFields) -> tuple[int, int]:
 
 
 def _lightning_parameters(fields: ModelFields) -> float:
-    """As MiniMax-01's: queries, keys, values, a gate and the output."""
+    """As in MiniMax-01: queries, keys, values, a gate and the output."""
     return float(5 * fields.hidden_size * fields.heads * fields.size_of_head)
 
 
@@ -180,7 +183,7 @@ def _lightning_state(fields: ModelFields) -> StateLayers:
 
 
 def _mamba_parameters(fields: ModelFields) -> float:
-    """The first Mamba, as Jamba's."""
+    """The first Mamba, as in Jamba."""
     rank = fields.mamba_dt_rank
     if not isinstance(rank, int):
         rank = math.ceil(fields.hidden_size / 16)
@@ -223,7 +226,7 @@ def _mamba2_state(fields: ModelFields) -> StateLayers:
 
 
 def _mamba2_sizes(fields: ModelFields) -> tuple[int, int]:
-    """Heads, and the values of all of them."""
+    """The number of heads, and the width of all of them."""
     heads, head_dim = fields.mamba_heads or 0, fields.mamba_head_dim
     return heads, heads * head_dim if isinstance(head_dim, int) else 0
 
@@ -252,7 +255,7 @@ def _experts(fields: ModelFields) -> float:
 
 
 def _matrices(fields: ModelFields) -> int:
-    """Those of a feed-forward network: a squared ReLU has no gate."""
+    """The number of matrices in a feed-forward network: one with a squared ReLU has no gate."""
     return 2 if fields.activation == "relu2" else 3
 
 

@@ -24,7 +24,7 @@ _ATTENTION: Final = frozenset(
 _WINDOW: Final = "sliding_attention"
 _STATES: Final = frozenset({"linear_attention", "mamba", "mamba2"})
 _FEED_FORWARD: Final[dict[str, KindName]] = {"mlp": "MLP", "moe": "experts"}
-"""Layers that only feed forward. Beside them, the other layers have no feed-forward network."""
+"""Layers that are only a feed-forward network. In such models the other layers have none."""
 _BY_LETTER: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """The letters of Nemotron-H's ``hybrid_override_pattern``."""
 _BY_NUMBER: Final = {0: "full_attention", 1: _WINDOW}
@@ -32,7 +32,7 @@ _BY_NUMBER: Final = {0: "full_attention", 1: _WINDOW}
 
 
 def layers_of(fields: ModelFields) -> tuple[Layer, ...] | None:
-    """The layers in their order; None if one of them is of no kind that is known."""
+    """The layers in their order; None if one of them is of an unknown kind."""
     if fields.family.has_attention_and_state:
         state = state_kind(fields)
         if state is None:
@@ -54,14 +54,14 @@ def layers_of(fields: ModelFields) -> tuple[Layer, ...] | None:
 
 
 def full_layers(fields: ModelFields) -> tuple[Layer, ...]:
-    """The layers of a decoder in which each attends to all tokens."""
+    """The layers of a decoder, all of which attend to all tokens."""
     return tuple(
         (attention_kind(fields), _feed_forward(fields, place)) for place in range(fields.layers)
     )
 
 
 def _plain(fields: ModelFields, place: int) -> Layer | None:
-    """A layer of a decoder that names no kinds: it may have a window."""
+    """A layer of a decoder whose configuration names no kinds: it may have a window."""
     interval = fields.sliding_window_pattern or fields.family.full_interval
     is_full = interval is not None and (place + 1) % interval == 0
     kind = attention_kind(fields) if is_full else _window_kind(fields)
@@ -69,7 +69,7 @@ def _plain(fields: ModelFields, place: int) -> Layer | None:
 
 
 def _window_kind(fields: ModelFields) -> KindName | None:
-    """That of a layer with a window, if windows are in use; MLA with one is not known here."""
+    """The kind of a layer with a window, if windows are in use; None for MLA with a window."""
     full = attention_kind(fields)
     if not fields.use_sliding_window or not fields.sliding_window:
         return full
@@ -94,7 +94,7 @@ def _named(fields: ModelFields, names: Sequence[str]) -> list[Layer | None]:
 
 
 def _mixer(fields: ModelFields, name: str) -> KindName | None:
-    """What mixes tokens in a layer of this name."""
+    """The kind that mixes tokens in a layer with this name; None if it is unknown."""
     if name in _ATTENTION:
         return attention_kind(fields)
     if name == _WINDOW:
@@ -127,7 +127,7 @@ def _names(fields: ModelFields) -> Sequence[str] | None:
 
 
 def _attention_places(fields: ModelFields) -> Collection[int] | None:
-    """The places of the layers with attention, counted from 0; None if no field says them."""
+    """The places of the layers with attention, from 0; None if no field names them."""
     if fields.attn_type_list is not None:
         return [place for place, kind in enumerate(fields.attn_type_list) if kind == 1]
     if fields.attention_places is not None:
@@ -152,7 +152,7 @@ def _feed_forward(fields: ModelFields, place: int) -> KindName:
 def _has_experts(fields: ModelFields, place: int) -> bool:
     """Whether the layer at this place has experts.
 
-    Each family has one or two of these conditions, and leaves out the others. Sources, of vLLM
+    Each family has one or two of these conditions, and leaves out the others. Sources, in vLLM
     0.32: the decoder layers in model_executor/models of deepseek_v2, ernie45_moe, glm4_moe, jamba,
     llama4, mimo_v2, qwen2_moe and step3_text.
     """
@@ -170,7 +170,7 @@ def _has_experts(fields: ModelFields, place: int) -> bool:
 
 
 def _is_listed(fields: ModelFields, place: int) -> bool:
-    """Whether the fields that list layers with experts, if there are any, have this one."""
+    """Whether the field that lists the layers with experts, if there is one, has this layer."""
     frequency = fields.moe_layer_freq
     if isinstance(frequency, list):
         return place < len(frequency) and frequency[place] == 1

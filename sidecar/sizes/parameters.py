@@ -1,4 +1,4 @@
-"""How many parameters the parts of a model have: its layers, its embeddings and what drafts."""
+"""How many parameters a model's parts have: its layers, its embeddings and its drafting heads."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from sidecar.sizes.layers import Layer
 
 @dataclass(frozen=True, slots=True)
 class PassSize:
-    """The parameters that one pass of a model reads, which may be a head or a layer of it.
+    """The parameters that one pass of a model, or of a head or a layer of it, may read.
 
-    ``output`` are those of the output matrix, ``always`` all others that each token passes, of
-    which the embedding is none: a pass looks up a row of it. ``experts`` are those of which a
-    token passes the share ``chosen``, 0 to 1.
+    ``output`` are those of the output matrix, ``always`` all others that each token passes, without
+    the embedding, of which a pass looks up only a row. ``experts`` are those of which a token
+    passes the share ``chosen``, from 0 to 1.
     """
 
     always: float
@@ -24,7 +24,7 @@ class PassSize:
     chosen: float = 1.0
 
     def read(self, tokens: float) -> float:
-        """Those that are read for so many tokens, if each chooses its experts by itself."""
+        """Those that are read for so many tokens, if each chooses its experts independently."""
         share = 1 - math.pow(1 - self.chosen, tokens)
         return self.always + self.output + share * self.experts
 
@@ -46,9 +46,9 @@ class Parameters:
         return self.embeddings() + sum(self._layer(layer) for layer in self.layers)
 
     def active(self) -> float | None:
-        """Those that one token passes: of a layer's experts, the ones that are chosen for it.
+        """Those that one token passes, with only the chosen ones of a layer's experts.
 
-        None if no field says how many these are.
+        None if no field says how many are chosen.
         """
         with_experts = sum("experts" in layer for layer in self.layers)
         if not with_experts:
@@ -63,16 +63,19 @@ class Parameters:
         return self._pass_size(self.whole() - self.embeddings(), with_experts)
 
     def head_pass_size(self, method: str | None) -> PassSize:
-        """The same of a head, which computes with the target's output matrix if it has none."""
+        """The same for a head, which computes with the target's output matrix if it has none."""
         own = self.head_output(method)
         return PassSize(self.head(method) - own, own or self._matrix())
 
     def mtp_pass_size(self) -> PassSize | None:
-        """The same of a layer for multi-token prediction, and of the target's output matrix."""
+        """The same for a layer for multi-token prediction, with the target's output matrix."""
         return self._pass_size(self.mtp_layer(), 1 if self.fields.experts else 0)
 
     def _pass_size(self, parameters: float, with_experts: int) -> PassSize | None:
-        """That of so many parameters, beside the output matrix, in layers with experts or none."""
+        """The pass size of so many parameters beside the output matrix.
+
+        ``with_experts`` of the layers have experts. None as in ``pass_size``.
+        """
         fields = self.fields
         if not with_experts:
             return PassSize(parameters, self._matrix())
@@ -93,7 +96,7 @@ class Parameters:
         return matrices * self._matrix()
 
     def active_mtp_layer(self) -> float | None:
-        """As ``active``, of a layer for multi-token prediction."""
+        """As ``active``, for a layer for multi-token prediction."""
         if not self.fields.experts:
             return self.mtp_layer()
 
@@ -107,7 +110,7 @@ class Parameters:
         return layer + 2 * self.fields.hidden_size**2
 
     def head(self, method: str | None) -> float:
-        """A head as EAGLE's or SpecForge's; its embedding is the target's."""
+        """A head such as EAGLE's or SpecForge's; it uses the target's embedding."""
         fields = self.fields
         inputs = 2 if method == "eagle3" else 1
         layers = fields.layers * (attention_parameters(fields, inputs) + self._layer(("MLP",)))

@@ -36,7 +36,7 @@ from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import AnotherServer, CountersFell, ScrapeError, TlsRefused, Unreachable
 from sidecar.log import redacted
-from sidecar.requests.receiver import PluginReceiver, is_listened_at
+from sidecar.requests.receiver import PluginReceiver, has_listener
 from sidecar.settings import Settings
 from sidecar.wording.notes import LIMITATIONS
 from sidecar.wording.numbers import counted
@@ -240,7 +240,7 @@ async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
     if not path.parent.is_dir():
         return False, _NO_FOLDER.format(path.parent)
 
-    if is_listened_at(path):
+    if has_listener(path):
         return False, _TAKEN.format(path)
 
     was_there = path.exists()

@@ -11,7 +11,7 @@ from sidecar import __version__, requests
 from sidecar.errors import InputError
 from sidecar.settings import Settings
 
-HELP = "write the plug-in that vLLM loads into a directory, for PYTHONPATH"
+HELP = "write the plug-in for vLLM into a directory, which goes onto vLLM's PYTHONPATH"
 
 MODULE: Final = "specdec_plugin"
 _DOCTOR: Final = "specdec_doctor"
@@ -52,7 +52,7 @@ py-modules = ["{MODULE}", "{_DOCTOR}"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``plugin``."""
-    folder = "created if missing; readable by any user, since vLLM may run as another"
+    folder = "created if missing; readable by any user, since vLLM may run as another one"
     parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
 
 
@@ -120,7 +120,7 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
 
 
 def _make(folder: Path) -> None:
-    # For vLLM to trust it, nobody else may write there.
+    # Only the owner may write there, since vLLM runs what is in it.
     folder.mkdir(0o755, parents=True, exist_ok=True)
     # In another user's folder, such as a volume, writing may still be allowed.
     with suppress(PermissionError):

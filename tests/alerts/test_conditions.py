@@ -36,7 +36,7 @@ def fired(pod, minutes):
     for minute, sidecar in pod.scrapes():
         report = sidecar.report(minute)
         seconds = 60.0 * minute
-        known = courses.update(report.alerts, seconds, seconds, tells=partial(tells, report))
+        known = courses.update(report.alerts, seconds, seconds, is_over=partial(tells, report))
         if pod.start + minute in minutes:
             by_minute[pod.start + minute] = {
                 (
@@ -165,7 +165,7 @@ def at_temperatures(pod):
     for minute, sidecar in pod.scrapes(pod.poll):
         report = sidecar.report(minute)
         now = 60 * minute
-        known = courses.update(report.alerts, now, now, tells=partial(tells, report))
+        known = courses.update(report.alerts, now, now, is_over=partial(tells, report))
         held = {one.alert.alert for one in known if one.ended is None}
         holds[minute] = Alert.LOW_AT_TEMPERATURE in held
     return holds

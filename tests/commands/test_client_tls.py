@@ -15,7 +15,7 @@ from tests.commands.sweep_tools import simulated
 
 HINT = (
     "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate in"
-    " --cacert or the setting vllm_ca_file, and the name of the URL in the certificate?"
+    " --cacert or the setting vllm_ca_file, and the URL's host name in the certificate?"
 )
 
 

@@ -17,7 +17,7 @@ async def test_only_the_right_password_of_a_user_is_accepted():
     """The second time as well, when the password is remembered."""
     passwords = Passwords()
     for _ in range(2):
-        assert await passwords.is_right(RIGHT, USERS)
+        assert await passwords.accepts(RIGHT, USERS)
 
         for header in (
             "", "Basic", "Basic !", "Bearer secret",
@@ -25,16 +25,16 @@ async def test_only_the_right_password_of_a_user_is_accepted():
             basic("prometheus", "word"), basic("nobody", "secret"), basic("", "secret"),
             basic("prometheus", ""), basic("prometheus", "secret\0"), basic("prometheus", "x" * 73),
         ):  # fmt: skip
-            assert not await passwords.is_right(header, USERS), header
+            assert not await passwords.accepts(header, USERS), header
 
 
 async def test_a_remembered_password_is_of_no_use_once_its_user_is_gone():
     """The web configuration may be replaced while the sidecar runs."""
     passwords = Passwords()
 
-    assert await passwords.is_right(RIGHT, USERS)
+    assert await passwords.accepts(RIGHT, USERS)
 
-    assert not await passwords.is_right(RIGHT, {"other": USERS["other"]})
+    assert not await passwords.accepts(RIGHT, {"other": USERS["other"]})
 
 
 async def test_the_time_of_a_wrong_password_does_not_tell_user_names(monkeypatch):
@@ -58,7 +58,7 @@ async def test_the_time_of_a_wrong_password_does_not_tell_user_names(monkeypatch
     took = []
     for user in ("quick", "slow", "nobody"):
         before = now
-        assert not await Passwords().is_right(basic(user, "x"), users)
+        assert not await Passwords().accepts(basic(user, "x"), users)
         took.append(now - before)
 
     assert took == [5 * 2.0**7] * 3

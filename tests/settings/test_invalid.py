@@ -69,7 +69,7 @@ def test_settings_that_contradict_each_other_have_their_defaults(config):
     assert loaded.problems == (
         "scrape_interval=30, latency_window=20: the first must not be above the second",
     )
-    assert loaded.consequences == ("history: has its default, too",)
+    assert loaded.consequences == ("history: also has its default",)
 
 
 def test_a_valid_setting_that_contradicts_the_default_of_an_invalid_one_has_its_default(config):
@@ -77,7 +77,7 @@ def test_a_valid_setting_that_contradicts_the_default_of_an_invalid_one_has_its_
 
     assert differing(loaded.settings) == {}
     assert [line.partition(" ")[0] for line in loaded.problems] == ["latency_window"]
-    assert loaded.consequences == ("history: has its default, too",)
+    assert loaded.consequences == ("history: also has its default",)
 
 
 def test_a_contradiction_is_told_beside_an_invalid_setting_of_the_same_kind(config):

@@ -3,8 +3,8 @@
 Plain time is known exactly, so all that the ± has to cover is traffic and machine. Each row is an
 independent simulation of requests that differ in acceptance (sd 0.15), at loads and reply lengths
 of its own, with noise of the machine that lasts; the truth is the ratio of the same traffic in the
-long run. Seeds count from 0, or from ``--seed`` on. It prints Markdown tables. ``coverage``,
-``losses`` or ``delays``; ``--rows 1,4`` for some of the rows.
+long run. Seeds count from 0, or from ``--seed`` on. It prints Markdown tables: ``coverage``,
+``losses``, ``delays`` or ``errors`` (how certain a loss should be); ``--rows 1,4`` for some rows.
 """
 
 import argparse
@@ -17,7 +17,17 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from benchmarks.calibration.rates import in_parallel, rate
-from benchmarks.speedup_error.pods import Pod, Seen, Told, long_run
+from benchmarks.speedup_error.certainty import by_errors
+from benchmarks.speedup_error.pods import (
+    BEFORE,
+    FALLS_AT,
+    LOSS,
+    SOON,
+    Pod,
+    Seen,
+    Told,
+    long_run,
+)
 from benchmarks.speedup_error.traffic import Traffic
 from sidecar.analysis.evidence import CONFIDENCE
 
@@ -52,11 +62,7 @@ ROWS: Final[Sequence[Traffic]] = (
 _HOURS: Final = 10
 _LEARNT: Final = 2.0  # hours
 _NO_LOSS: Final = (1.0, 1.02)
-_LOSS: Final = 0.9
-_BEFORE: Final = 1.3  # the speedup that falls to it
-_FALLS_AT: Final = 3 * 3600.0
 _LOOKED: Final = 2 * 3600.0
-_SOON: Final = 2400.0
 _TRUTHS: Final = 4  # runs of sixty hours
 
 
@@ -145,11 +151,11 @@ def losses(rows: Sequence[Traffic], seeds: Sequence[int], processes: int) -> Non
 def delays(rows: Sequence[Traffic], seeds: Sequence[int], processes: int) -> None:
     """Prints how soon a pod that loses a tenth is said to, and someone is paged for it."""
     soon = "middle, within 40 min, page within 40 min"
-    cells = [f"{_LOSS:g} {one}: {soon}" for one in ("from the start", "after 1.3")]
+    cells = [f"{LOSS:g} {one}: {soon}" for one in ("from the start", "after 1.3")]
     print(f"| traffic | {' | '.join(cells)} |\n|---|---|---|", flush=True)
     for traffic in rows:
         truth = _truth(traffic, processes)
-        known = [_found(traffic, truth, at, seeds, processes) for at in (0.0, _FALLS_AT)]
+        known = [_found(traffic, truth, at, seeds, processes) for at in (0.0, FALLS_AT)]
         print(f"| {traffic.name} | {' | '.join(known)} |", flush=True)
 
 
@@ -170,9 +176,9 @@ def _found(
             seed=seed,
             hours=(begins + _LOOKED) / 3600,
             poll=30,
-            scale=(_BEFORE if begins else _LOSS) / truth,
+            scale=(BEFORE if begins else LOSS) / truth,
             changes_at=begins or inf,
-            scale_then=_LOSS / truth,
+            scale_then=LOSS / truth,
         )
         for seed in seeds
     ]
@@ -180,8 +186,8 @@ def _found(
     after = [one.negative_at - begins for one in told]
     middle = median(after)
     said = f"{middle / 60:.0f} min" if middle < inf else "more than two hours"
-    paged = fmean(one.paged_at - begins <= _SOON for one in told)
-    return f"{said}, {fmean(one <= _SOON for one in after):.0%}, {paged:.0%}"
+    paged = fmean(one.paged_at - begins <= SOON for one in told)
+    return f"{said}, {fmean(one <= SOON for one in after):.0%}, {paged:.0%}"
 
 
 def _told(pods: Sequence[Pod], processes: int) -> Sequence[Told]:
@@ -197,19 +203,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("coverage", "losses", "delays"))
+    parser.add_argument("what", choices=("coverage", "losses", "delays", "errors"))
     parser.add_argument("--rows", help="their numbers, from 1")
     parser.add_argument("--pods", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0, help="of the first pod (default: 0)")
+    parser.add_argument("--hours", type=float, default=24, help="of a day, for errors")
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
 
     chosen = ROWS
     if arguments.rows is not None:
         chosen = tuple(ROWS[int(one) - 1] for one in arguments.rows.split(","))
-    table = {"coverage": coverage, "losses": losses, "delays": delays}[arguments.what]
+    tables = {"coverage": coverage, "losses": losses, "delays": delays}
     seeds = range(arguments.seed, arguments.seed + arguments.pods)
-    table(chosen, seeds, arguments.processes)
+    processes = arguments.processes
+    if arguments.what == "errors":
+        truths = [(one, _truth(one, processes)) for one in chosen]
+        by_errors(truths, seeds, arguments.hours, processes)
+    else:
+        tables[arguments.what](chosen, seeds, processes)
     return 0
 
 

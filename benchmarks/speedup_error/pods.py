@@ -1,7 +1,7 @@
 """Pods under traffic, seen through the sidecar's own window of speedups and its own judge."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -17,10 +17,14 @@ from sidecar.analysis.verdict import judge
 from sidecar.settings.groups import Thresholds
 
 WINDOW: Final = 300.0  # seconds: ``latency_window`` as it is by default
-_MINUTE: Final = 60.0
+MINUTE: Final = 60.0
+LOSS: Final = 0.9
+BEFORE: Final = 1.3  # the speedup that falls to it
+FALLS_AT: Final = 3 * 3600.0
+SOON: Final = 2400.0  # seconds within which a loss should page
 # ``SpecDecodeSlowerThanPlain`` in alerts/alerts.yaml: as many minutes of the last ones
-_PAGES_AFTER: Final = 11
-_OF_MINUTES: Final = 25
+PAGES_AFTER: Final = 11
+OF_MINUTES: Final = 25
 _ENOUGH: Final = Acceptance(
     seconds=WINDOW, requests=100.0, drafts=3e4, draft_tokens=9e4, accepted_tokens=5e4
 )
@@ -83,23 +87,30 @@ class Pod:
 
         It judges at each poll; before ``changes_at`` it may say what it likes.
         """
-        judged = Judgement()
         negative_at = inf
-        minutes: deque[bool] = deque(maxlen=_OF_MINUTES)
-        for seen in self.seen(self.poll):
-            evidence = Evidence(window=_ENOUGH, speedup=seen.speedup)
-            judged = judge(evidence, Thresholds(), WINDOW, before=judged)
-            if self.changes_at < inf and seen.at <= self.changes_at:
+        minutes: deque[bool] = deque(maxlen=OF_MINUTES)
+        for at, verdict in judged(self.seen(self.poll)):
+            if self.changes_at < inf and at <= self.changes_at:
                 continue
 
-            loses = judged.by_speedup is Verdict.NET_NEGATIVE
+            loses = verdict is Verdict.NET_NEGATIVE
             if loses:
-                negative_at = min(negative_at, seen.at)
-            if seen.at % _MINUTE < self.poll:
+                negative_at = min(negative_at, at)
+            if at % MINUTE < self.poll:
                 minutes.append(loses)
-            if sum(minutes) >= _PAGES_AFTER:
-                return Told(negative_at, seen.at)
+            if sum(minutes) >= PAGES_AFTER:
+                return Told(negative_at, at)
         return Told(negative_at)
+
+
+def judged(seen: Iterable[Seen]) -> Iterator[tuple[float, Verdict | None]]:
+    """When the sidecar says something, and its own judge's verdict by it."""
+    judgement = Judgement()
+    thresholds = Thresholds()
+    for one in seen:
+        evidence = Evidence(window=_ENOUGH, speedup=one.speedup)
+        judgement = judge(evidence, thresholds, WINDOW, before=judgement)
+        yield one.at, judgement.by_speedup
 
 
 def long_run(traffic: Traffic, seed: int, hours: float = 60.0) -> float:

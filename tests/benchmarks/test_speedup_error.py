@@ -1,12 +1,15 @@
 """What the error of a speedup is simulated with: the traffic is as it says, and the ± covers it."""
 
+from math import inf
 from statistics import fmean, pstdev
 
 import pytest
 
+from benchmarks.speedup_error.certainty import paged_after, scaled
 from benchmarks.speedup_error.pods import Pod, Told, long_run
 from benchmarks.speedup_error.traffic import Engine, Traffic
 from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.judgement import Verdict
 
 SHORT = Traffic(name="short", at_once=(8, 8), reply=200)
 
@@ -26,6 +29,26 @@ def test_noise_is_as_large_as_said():
     noisy = Traffic(name="t", at_once=(1, 1), reply=400, noise=0.05, lasts=60)
     steps = [poll.steps.engine_steps for poll in Engine(noisy, 0, 10.0).polls(8)]
     assert pstdev(steps) / fmean(steps) == pytest.approx(0.05, rel=0.15)
+
+
+def test_one_simulated_day_is_a_day_at_any_speedup():
+    """So the same pods tell how often a false loss is said, and how soon a true one."""
+    even = Pod(traffic=SHORT, seed=0, hours=1, poll=30)
+    loses = Pod(traffic=SHORT, seed=0, hours=1, poll=30, scale=0.9)
+
+    found = [one.speedup for one in scaled(even.seen(30), 0.9) if one.speedup is not None]
+    expected = [one.speedup for one in loses.seen(30) if one.speedup is not None]
+    for what in ("ratio", "error"):
+        known = [getattr(one, what) for one in found]
+        assert known == pytest.approx([getattr(one, what) for one in expected])
+
+
+def test_a_page_counts_minutes_of_the_last_25():
+    loses, not_yet = Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
+
+    assert paged_after([not_yet] * 5 + [loses] * 11, 11) == 16
+    assert paged_after([loses] * 5 + [not_yet] * 14 + [loses] * 6, 11) == 25
+    assert paged_after([loses] * 5 + [not_yet] * 15 + [loses] * 6, 11) == inf
 
 
 @pytest.mark.slow

@@ -18,12 +18,14 @@ import aiohttp
 import pytest
 import yaml
 
-from sidecar.requests import plugin
+from sidecar.export.exporter import chosen, rendered
+from sidecar.settings import load_settings
 from specdec_tools.demo.scheduler import SimulatorOptions
 from tests.dashboards.reading import STALE, backfill
 from tests.debian_servers import running_prometheus
 from tests.deploy.argo import RULES, Phase, metrics, phase, queries
-from tests.deploy.simulated_pods import SimulatedClock, SimulatedPod
+from tests.page import Samples
+from tests.simulated_pods import Load, SimulatedPod, Traffic, simulated_time
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -31,6 +33,8 @@ BEGIN = 1_699_999_200  # Unix seconds
 PAST = 9 * 3600  # seconds of the stable version alone
 SECONDS = 70 * 60  # of both
 END = BEGIN + PAST + SECONDS
+POLL = 30  # seconds between two polls of vLLM: twice the default, since polls take most of the time
+SCRAPE = 60  # seconds between two scrapes of the sidecar: Prometheus' default
 EACH = 2  # Pods of a version
 MIXED = {0.0: 1, 1.0: 1}
 HOT = {0.0: 1, 1.0: 4}
@@ -51,13 +55,23 @@ def engine(**changes):
 
 def pods(folder, options, mix, seed, begin=BEGIN + PAST):
     """The scrapes of one version's Pods: the Pod's number, the time and the samples of each."""
+    settings = load_settings(None, {"SPECDEC_SCRAPE_INTERVAL": f"{POLL}s"})
     for number in range(EACH):
-        clock = SimulatedClock(begin)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plugin, "time", clock)
-            pod = SimulatedPod(clock, options, mix, seed + number)
-            for at, samples in pod.scrapes(folder / "plugin.sock", END - begin):
-                yield number, at, samples
+        load = Load(options=options, traffic=Traffic(mix=mix), seed=seed + number)
+        with (
+            simulated_time(begin) as clock,
+            SimulatedPod(clock, folder / "plugin.sock", settings) as pod,
+        ):
+            pod.listen()
+            pod.start(load)
+            pod.poll()
+            while pod.at < END:
+                yield number, pod.at, scraped(pod)
+                pod.run(SCRAPE)
+
+
+def scraped(pod):
+    return Samples.parsed(rendered(pod.shown(), chosen("text/plain", "")).decode())
 
 
 def lines(version, namespaces, scrapes):

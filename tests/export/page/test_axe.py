@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.page.test_page import OPEN, STATES, fast, served
+from tests.export import reports
+from tests.export.page.pictures import served
+from tests.export.page.states import STATES as PLAYED
+from tests.export.page.test_page import OPEN, STATES, fast
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -28,15 +31,16 @@ def axe():
 
 async def test_axe_finds_no_violation(browser, axe):
     """Folded and open, in each state of the page."""
+    built = (fast(), *(report for report, *_ in STATES))
     found = []
-    async with served(fast()) as site, browser() as tab:
-        for report in (fast(), *(report for report, *_ in STATES)):
-            site.report = report
-            for width, dark in ((1280, False), (390, True)):
-                await tab.open(site.url, width=width, dark=dark)
-                await tab.value(f"{axe}; 1")
-                for opening in ("1", OPEN):
-                    await tab.value(opening)
-                    found += await tab.value(CHECK)
+    async with browser() as tab:
+        for shown in (*map(reports.with_hour, built), *(one.shown() for one in PLAYED.values())):
+            async with served(shown) as url:
+                for width, dark in ((1280, False), (390, True)):
+                    await tab.open(url, width=width, dark=dark)
+                    await tab.value(f"{axe}; 1")
+                    for opening in ("1", OPEN):
+                        await tab.value(opening)
+                        found += await tab.value(CHECK)
 
     assert found == []

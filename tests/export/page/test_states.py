@@ -1,0 +1,27 @@
+"""The states of the page that pictures are taken of: each is what its name says."""
+
+import re
+from datetime import timedelta
+from html import unescape
+
+import pytest
+
+from sidecar.export.status_page import content
+from tests.export.page.states import END, LATE, STATES
+
+SINCE = re.compile(r"(?:Since|Known since|Last read at) (\d\d):(\d\d) UTC")
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=lambda state: state.name)
+def test_a_state_shows_what_it_is_about_and_has_an_answer_to_each_question(state):
+    """Since when it says so is soon after that began, where it says it."""
+    shown = " ".join(unescape(re.sub(r"<[^>]+>", " ", content(state.shown()))).split())
+
+    assert state.says in shown
+    assert all(state.truth.values())
+    said = SINCE.search(shown)
+    assert bool(said) is (state.began is not None)
+    if said:
+        hour, minute = map(int, said.groups())
+        since = END.replace(hour=hour, minute=minute)
+        assert state.began_at <= since <= state.began_at + timedelta(minutes=LATE)

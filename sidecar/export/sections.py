@@ -392,7 +392,7 @@ def _whole(model: ModelReport, thresholds: Thresholds, history: History, said: s
     spread, figures = _speedup(judged, speedup, held)
     over = speedup.seconds if speedup is not None else None
     if over and duration(over) != duration(window.seconds):
-        figures += f", {duration(over)}"
+        figures += f"<br>over {duration(over)}"
 
     row = _Bucket("All requests", drafted, window.rate, spread, figures, notes)
     return _bucket(row, judged, thresholds, _hour(model, None, history))

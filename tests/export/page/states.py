@@ -18,7 +18,6 @@ from tests.simulated_pods import Load, SimulatedPod, Traffic, simulated_time
 
 END = datetime(2026, 3, 10, 14, 30, tzinfo=UTC)  # when each picture is taken
 MINUTE = 60
-LATE = 15  # minutes after which the page has to have noticed
 POLL = 30.0  # seconds
 
 MODEL = "chat-70b"
@@ -53,7 +52,8 @@ class State:
     """``play`` begins so many ``seconds`` before the picture, and ends with it.
 
     ``says`` is a part of the page's text. What the answer is about ``began`` so many minutes before
-    the picture; None: it does not say since when.
+    the picture, and the page has noticed it ``late`` by at most so many; None: it does not say
+    since when.
     """
 
     name: str
@@ -64,6 +64,7 @@ class State:
     loses: str
     first: str
     began: int | None = None
+    late: int = 15
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -75,7 +76,7 @@ class State:
         """The answers as text."""
         since = "the page does not say"
         if self.began_at is not None:
-            since = f"{self.began_at:%H:%M} UTC, or up to {LATE} minutes later"
+            since = f"{self.began_at:%H:%M} UTC, or up to {self.late} minutes later"
         return asdict(Truth(pays=self.pays, loses=self.loses, since=since, first=self.first))
 
     def shown(self):
@@ -172,6 +173,7 @@ def pays(pod):
     pays="in part",
     loses="nowhere; T 0.7-1 breaks even",
     began=50,
+    late=45,
     first="nothing",
 )
 def pays_in_part(pod):
@@ -186,7 +188,7 @@ def pays_in_part(pod):
     pays="in part",
     loses="T 0.7-1 and T 1+",
     began=25,
-    first="fewer draft tokens",
+    first="set num_speculative_tokens to 2",
 )
 def loses_in_part(pod):
     """Hot traffic has come."""
@@ -204,7 +206,7 @@ def loses_in_part(pod):
     pays="no, measured",
     loses="T 0.7-1",
     began=25,
-    first="fewer draft tokens",
+    first="set num_speculative_tokens to 1",
 )
 def does_not_pay(pod):
     """Nearly all traffic is hot now."""
@@ -221,7 +223,7 @@ def does_not_pay(pod):
     pays="not measured; by the rule of thumb it does not",
     loses="by the rule of thumb all temperatures",
     began=40,
-    first="measure a baseline",
+    first="set num_speculative_tokens to 1, and measure a baseline before turning it off",
 )
 def low_acceptance(pod):
     serve(pod, engine(0.57, law=HEAD), {0.0: 4, 0.7: 3, 1.0: 3})
@@ -235,7 +237,8 @@ def low_acceptance(pod):
     pays="neither: it breaks even",
     loses="nowhere",
     began=50,
-    first="nothing",
+    late=45,
+    first="set num_speculative_tokens to 1",
 )
 def breaks_even(pod):
     serve(pod, engine(0.605), {0.0: 4, 1.0: 6})
@@ -248,7 +251,7 @@ def breaks_even(pod):
     says="Undecided:",
     pays="undecided",
     loses="nowhere that is certain",
-    first="wait: more traffic decides",
+    first="set num_speculative_tokens to 1, or wait: more traffic decides",
 )
 def undecided(pod):
     serve(pod, engine(0.61), {0.7: 1}, at_once=1)
@@ -370,7 +373,7 @@ def vllm_hangs(pod):
     pays="no: almost no draft token is accepted",
     loses="everywhere",
     began=15,
-    first="read a reply; if it is wrong, take the pod out of traffic",
+    first="read a reply; if it is wrong, take the pod out of traffic; restart vLLM",
 )
 def collapsed(pod):
     """The target's weights were updated in place, and the draft's were not."""
@@ -422,7 +425,7 @@ def measuring(pod):
     says="This vLLM does not speculate",
     pays="it does not speculate",
     loses="nowhere",
-    first="see what the checklist would try first",
+    first="measure whether speculation would pay: specdec-sidecar sweep",
 )
 def not_speculating(pod):
     serve(pod, engine(0.85, num_speculative_tokens=0), {0.0: 6, 1.0: 2})
@@ -436,7 +439,7 @@ def not_speculating(pod):
     pays="on the whole; engine 2 loses",
     loses="engine 2",
     began=24,
-    first="look at engine 2",
+    first="drain and restart this vLLM, then compare engine 2 with the others",
 )
 def several_engines(pod):
     """One of them loses since a while."""
@@ -499,7 +502,7 @@ _BLOCKS = 375  # of 16 tokens: as many as twelve requests hold
     pays="yes, but requests wait for room in the KV cache",
     loses="nowhere",
     began=30,
-    first="make room in the KV cache",
+    first="make room in the KV cache: more GPU memory, a smaller draft, or pods",
 )
 def kv_cache_full(pod):
     options = engine(0.85, 0.75, law=HEAD, num_gpu_blocks=_BLOCKS, max_num_seqs=12)

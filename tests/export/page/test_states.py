@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 
 from sidecar.export.status_page import content
-from tests.export.page.states import END, LATE, STATES
+from tests.export.page.states import END, STATES
 
 SINCE = re.compile(r"(?:Since|Known since|Last read at) (\d\d):(\d\d) UTC")
 
@@ -24,4 +24,4 @@ def test_a_state_shows_what_it_is_about_and_has_an_answer_to_each_question(state
     if said:
         hour, minute = map(int, said.groups())
         since = END.replace(hour=hour, minute=minute)
-        assert state.began_at <= since <= state.began_at + timedelta(minutes=LATE)
+        assert state.began_at <= since <= state.began_at + timedelta(minutes=state.late)

@@ -291,7 +291,7 @@ def just_started(pod):
     seconds=42 * MINUTE,
     settings=MEASURED,
     says="no plug-in observes",
-    pays="unknown by temperature since the plug-in is gone; it paid before",
+    pays="not measured since the plug-in is gone; the acceptance rate is high",
     loses="unknown",
     began=12,
     first="run specdec_doctor in vLLM's container",
@@ -484,7 +484,7 @@ def several_models(pod):
     pays="in part",
     loses="T 0.7-1",
     began=40,
-    first="fewer draft tokens",
+    first="nothing on the whole; fewer draft tokens would help T 0.7-1 at the expense of others",
 )
 def one_temperature_loses(pod):
     serve(pod, engine(0.93, 0.43), {0.0: 5, 0.3: 3, 1.0: 2})

@@ -174,7 +174,7 @@ def pays(pod):
     loses="nowhere; T 0.7-1 breaks even",
     began=50,
     late=45,
-    first="nothing",
+    first="set num_speculative_tokens to 1",
 )
 def pays_in_part(pod):
     serve(pod, engine(0.9, 0.605), {0.0: 3, 1.0: 7})

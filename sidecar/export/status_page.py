@@ -106,7 +106,8 @@ def content(shown: ReportView) -> str:
     ]
 
     if report.scrape.up:
-        for model in report.models:
+        # That of the answer comes first: its remedy is to be under the answer.
+        for model in sorted(report.models, key=lambda one: one.model_name != said.model_name):
             is_about = said.model_name in (None, model.model_name)
             above = f"{said.why if is_about else ''} {plugin_sentence(report.plugin)}"
             parts.append(model_section(model, shown, above))

@@ -298,6 +298,16 @@ def test_a_note_is_left_out_only_of_the_model_that_the_answer_is_about():
     assert text(*unsplit, plugin=NEVER_CONNECTED).count("No plug-in has connected yet,") == 1
 
 
+def test_the_model_that_the_answer_is_about_comes_first():
+    losing = reports.timed("0", NEGATIVE, 0.3, 30, 33)
+    pair = [
+        reports.timed_model(reports.timed("0", POSITIVE, 0.8, 30, 20), name="a"),
+        reports.timed_model(losing, name="b", judgement=losing.judgement),
+    ]
+    page = html(*pair)
+    assert page.index("<h2>b ") < page.index("<h2>a ")
+
+
 @pytest.mark.parametrize(
     ("ratio", "error", "says"),
     [

@@ -244,7 +244,7 @@ def _remedy(told: Sequence[Explanation]) -> str:
 def _tiles(model: ModelReport, history: History) -> str:
     """The KV cache, latencies and the queue: of the engine where each is worst, and its hour."""
     shown = "".join(
-        f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{escape(beside)}</small>'
+        f'<div class="tile"><h3>{name}</h3>{value(escape(number))} <small>{marked(beside)}</small>'
         f"{hour_line(history, Line(model.model_name, None, quantity))}</div>"
         for name, number, beside, quantity in tiles(model)
     )

@@ -190,7 +190,7 @@ def _whole(
 
 
 def _costs_by_load(model: ModelState) -> Mapping[int, StepCosts]:
-    """None without a baseline, which alone tells what a load takes without speculation."""
+    """Empty without a baseline, which alone tells what a load takes without speculation."""
     curve = model.speed.curve
     return {} if curve is None else costs_by_load(model.speed.loads.report(curve))
 

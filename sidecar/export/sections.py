@@ -25,10 +25,10 @@ from sidecar.findings.explanation import Explanation
 from sidecar.findings.finding import advised
 from sidecar.settings.baselines import PlainLatency
 from sidecar.settings.groups import Thresholds
-from sidecar.wording.advice import THEN_RESTART, fitting_sentence
+from sidecar.wording.advice import THEN_RESTART
 from sidecar.wording.answer import effect, is_unclear, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
-from sidecar.wording.notes import judgement_note, model_notes
+from sidecar.wording.notes import fitting_note, judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.pressure import gap_text, tiles
@@ -199,7 +199,7 @@ def fold(name: str, title: str, content: str, *, is_open: bool = False) -> str:
 def _folds(model: ModelReport, told: Sequence[Explanation], thresholds: Thresholds) -> str:
     """What is asked for after the answer, by question."""
     contents = (
-        ("Why, and what to expect", _why(told, fitting_sentence(model.advice))),
+        ("Why, and what to expect", _why(told, fitting_note(model))),
         ("By temperature, in numbers", _numbers(model)),
         ("By load and by context", f"{_speed(model)}{_contexts(model)}"),
         ("Requests with a lower acceptance rate", _lower(model)),

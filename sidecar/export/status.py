@@ -19,11 +19,10 @@ from sidecar.export.declaration import ReportView
 from sidecar.findings.catalog import explanations
 from sidecar.findings.ending import endings_sentence
 from sidecar.findings.finding import advised
-from sidecar.wording.advice import fitting_sentence
 from sidecar.wording.answer import Answer, answer, tone_of
 from sidecar.wording.change import change_sentence
 from sidecar.wording.checklist import checklist_text
-from sidecar.wording.notes import hints, judgement_note, model_notes
+from sidecar.wording.notes import fitting_note, hints, judgement_note, model_notes
 from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 from sidecar.wording.pressure import tiles
 from sidecar.wording.speed import baseline_sentence
@@ -81,7 +80,7 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     ]
 
     says = None if model.checklist is None else checklist_text(model.checklist)
-    said = [fitting_sentence(model.advice), change_sentence(model), endings_sentence(model)]
+    said = [fitting_note(model), change_sentence(model), endings_sentence(model)]
 
     return {
         **_judged(model, model.judgement.evidence.window),

@@ -100,7 +100,9 @@ def without_advice(finding: LowerAcceptance) -> str:
             "Whether these requests lose is not known: the acceptance rate does not tell with this"
             " method. Measure a baseline with `specdec-sidecar baseline`."
         )
+    known = rate_within(finding.break_even, finding.break_even_error)
+    if abs(finding.rate - finding.break_even) < CONFIDENCE * (finding.break_even_error or 0.0):
+        return f"Whether these requests lose is not certain: speculation breaks even at {known}."
     return (
-        "Nothing to change: these requests still gain, since speculation breaks even at"
-        f" {rate_within(finding.break_even, finding.break_even_error)}."
+        f"Nothing to change: these requests still gain, since speculation breaks even at {known}."
     )

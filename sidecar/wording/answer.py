@@ -56,6 +56,7 @@ TONES: Final = {
 }
 _LIKELY: Final = "likely"  # by the rule of thumb alone
 _WORST_FIRST: Final = ("bad", "even", _LIKELY, "good", "mute")
+_MINUTE: Final = 60.0
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 # The acceptance rate knows neither the load nor the cost of drafting.
 _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
@@ -164,7 +165,11 @@ def _since(about: Sequence[Judgement], at: float) -> str:
 
 
 def _ago(since: float, at: float) -> str:
-    return f"{moment(since, at)} ({duration(max(at - since, 0.0))})"
+    """The time of day, and how long ago by the clock: the page has the time of day now, too."""
+    length = max(at - since, 0.0)
+    if length >= 2 * _MINUTE:
+        length = at // _MINUTE * _MINUTE - since // _MINUTE * _MINUTE
+    return f"{moment(since, at)} ({duration(length)})"
 
 
 def _answer(report: Report) -> Answer:
@@ -384,7 +389,7 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return replace(found, reason=f"{held_sentence(speed.held)} {found.reason}".strip())
 
     if _is_of_no_help(model):
-        return replace(found, text=f"No speedup: {why_withheld(model)}. {found.text}")
+        return replace(found, text=f"Speedup not known: {why_withheld(model)}. {found.text}")
 
     return found
 

@@ -96,8 +96,11 @@ def _load(before: Moment, now: Moment) -> str:
 
 
 def _requests(side: Sample) -> str:
-    """How many requests the times are of; then how many the acceptance rate, if these differ."""
-    if side.timed == side.requests:
+    """How many requests the times are of; then how many the acceptance rate, if fewer drafted.
+
+    Its window is up to 15 seconds longer, so that it may have more.
+    """
+    if side.timed <= side.requests:
         return f"{side.timed:,}"
     return f"{side.timed:,} (acceptance: {side.requests:,})"
 

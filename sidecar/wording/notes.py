@@ -18,7 +18,7 @@ from sidecar.findings.mismatch import Mismatch
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.findings.room import Room, is_short_of_room, waiting_for_room
 from sidecar.requests.messages import Configuration, Speculation
-from sidecar.wording.advice import schedule_sentence
+from sidecar.wording.advice import fitting_sentence, schedule_sentence
 from sidecar.wording.finer import finer_hints
 from sidecar.wording.numbers import counted, duration, percent
 from sidecar.wording.speed import unsized_hint, why_withheld
@@ -117,15 +117,29 @@ _OTHERS_GAIN: Final = (
 )
 
 
+def _is_found(model: ModelReport) -> bool:
+    """Whether a finding is about the number of draft tokens, or changes what it follows from."""
+    about = NumberOfTokens | Load | GreedyDrafting | Mismatch
+    return any(isinstance(finding, about) for finding in model.findings)
+
+
+def fitting_note(model: ModelReport) -> str:
+    """That the number of draft tokens fits; empty where something else asks to change it."""
+    verdicts = {model.judgement.verdict, *(one.judgement.verdict for one in model.temperatures)}
+    pays = model.judgement.verdict is Verdict.NET_POSITIVE
+    is_remedied = Verdict.NET_NEGATIVE in verdicts and not pays
+    if is_remedied or _is_found(model) or room_sentence(model):
+        return ""
+    return fitting_sentence(model.advice)
+
+
 def model_notes(model: ModelReport) -> list[str]:
     """What to know about a model as a whole, and to do, most important first."""
     judgement = model.judgement
     note = judgement_note(judgement, is_explained=bool(advised(model.findings)))
 
-    # these say so themselves, or change what the schedule follows from
-    told = NumberOfTokens | Load | GreedyDrafting | Mismatch
-    has_told = any(isinstance(finding, told) for finding in model.findings)
-    schedule = "" if model.advice is None or has_told else schedule_sentence(model.advice)
+    advice = model.advice
+    schedule = "" if advice is None or _is_found(model) else schedule_sentence(advice)
 
     has_room_finding = any(isinstance(finding, Room) for finding in model.findings)
     room_note = "" if has_room_finding else room_sentence(model)

@@ -57,6 +57,9 @@ _SIDES: Final = {
     Side.BELOW: "below that, so it probably does not pay",
 }
 _TRAFFIC_DECIDES: Final = "More traffic decides."
+_FASTER_EITHER_WAY: Final = (
+    "More traffic decides; another number of draft tokens is faster either way."
+)
 CONTEXTS: Final = (
     *("context, tokens", "speedup"),
     *("time per token with speculation", "without (baseline)"),
@@ -151,13 +154,14 @@ def unsized_hint(model: ModelReport) -> str:
 def break_even_sentence(speed: EngineSpeed) -> str:
     """Which acceptance rate breaks even by the measured times; empty if it is not known."""
     rate = speed.break_even_acceptance
-    if rate is None:
+    error = speed.break_even_error
+    if rate is None or (rate > 1 and error is None):
         return ""
 
-    interval = CONFIDENCE * (speed.break_even_error or 0.0)
-    if rate - interval > 1:
+    least = rate - CONFIDENCE * (error or 0.0)
+    if least > 1:
         return "No acceptance rate breaks even at this load."
-    known = rate_within(rate, speed.break_even_error)
+    known = rate_within(rate, error) if rate <= 1 else f"above {percent(least)}, if any"
     return f"Break-even acceptance rate at this load: {known}."
 
 
@@ -184,6 +188,9 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
 def deciding_sentence(model: ModelReport) -> str:
     """What makes an undecided speedup certain: more traffic, or a more exact baseline."""
     error = inexact_baseline(model.speed, model.plain_steps)
+    tokens = model.advice.tokens if model.advice else None
+    if error is None and tokens is not None and tokens.best_seconds is not None:
+        return _FASTER_EITHER_WAY
     if error is None:
         return _TRAFFIC_DECIDES
     return (

@@ -252,11 +252,13 @@ def _speedup(model: _Json) -> str:
     break_even = speed["break_even_acceptance"]
     error = speed["break_even_error"]
     text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
-    if break_even is None:
+    if break_even is None or (break_even > 1 and error is None):
         return text
 
     interval = CONFIDENCE * (error or 0.0)
     if break_even - interval > 1:
         return f"{text}; no rate breaks even"
+    if break_even > 1:
+        return f"{text}; break-even acceptance rate above {break_even - interval:.3f}, if any"
     within = "" if error is None else f" ± {interval:.3f}"
     return f"{text}; break-even acceptance rate {break_even:.3f}{within}"

@@ -14,6 +14,7 @@ from sidecar.engine.names import Counter
 from sidecar.requests.messages import HelloState, Speculation, Unreadable
 from tests.analysis.analysis_tools import EAGLE, OWN, PluginEnd, Pod, Server, snap
 from tests.engine.engine_tools import snapshot
+from tests.marks import slow
 
 ENGINE = EngineKey("m", "0")
 OTHER_WAY = Speculation("mtp", 5)
@@ -709,8 +710,7 @@ def test_a_life_of_the_vllm_before_is_not_taken_for_one_of_the_next_by_a_clock_s
     assert shown(server) == 300
 
 
-@pytest.mark.slow
-@IDS
+@pytest.mark.parametrize("server_id", [OWN, slow(None)], ids=["by id", "by growth"])
 def test_a_plug_in_that_misses_drafts_is_withheld_and_comes_back_when_it_has_them(
     server_id,
 ):

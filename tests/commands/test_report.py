@@ -141,9 +141,9 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     ("rate", "error", "says"),
     [
         (0.31, 0.02, "break-even acceptance rate 0.310 ± 0.040"),
-        (1.03, 0.02, "break-even acceptance rate 1.030 ± 0.040"),
+        (1.03, 0.02, "break-even acceptance rate above 0.990, if any"),
         (1.05, 0.02, "no rate breaks even"),
-        (1.05, None, "no rate breaks even"),
+        (1.05, None, ""),
     ],
 )
 async def test_a_break_even_has_its_error_and_that_none_does_is_said_once_it_is_certain(
@@ -151,7 +151,8 @@ async def test_a_break_even_has_its_error_and_that_none_does_is_said_once_it_is_
 ):
     known = replace(speed(), break_even_acceptance=rate, break_even_error=error)
     text = await reported(report(timed_model(speed=known)), "--all")
-    assert f"  speedup 1.500 ± 0.020; {says}" in text.splitlines()
+    told = f"; {says}" if says else ""
+    assert f"  speedup 1.500 ± 0.020{told}" in text.splitlines()
 
 
 async def test_it_says_that_the_number_of_draft_tokens_fits_if_that_is_known(reported):

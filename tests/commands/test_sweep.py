@@ -116,7 +116,6 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     assert 0 < result["levels"][0]["metrics"]["requests"] < 5000
 
 
-@pytest.mark.slow
 async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_a_full_disk_loses_nothing(
     finished, tmp_path
 ):

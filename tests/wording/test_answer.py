@@ -72,6 +72,7 @@ def text_and_tone(*models):
         (((BAD, 600, GOOD), (GOOD, 7200, None)), "Since 22:03 UTC (10 min); before: pays."),
         (((GOOD, 600, BAD), (GOOD, 7200, None)),
          "Since 22:03 UTC (10 min); before: does not pay."),
+        (((GOOD, 210, None),), "Known since 22:09 UTC (4 min)."),
         (((GOOD, 90000, None),), "Known since 13 Nov 21:13 UTC (25.0 h)."),
         (((GOOD, None, None),), ""),
         (((NONE, 60, None),), ""),

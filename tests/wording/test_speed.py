@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
 from sidecar.analysis.judgement import Verdict
 from sidecar.analysis.speed.speedup import Held
 from sidecar.analysis.speed.withheld import Withheld
@@ -97,7 +98,7 @@ def test_beyond_the_baseline_s_contexts_it_says_what_to_measure(times, words, le
 def test_where_a_baseline_does_not_help_the_answer_says_so_first():
     """Whoever measured one expects a speedup."""
     text = answer(report(withheld(Withheld.CONTEXT))).text
-    assert text.startswith("No speedup: requests hold 9,000 tokens on average")
+    assert text.startswith("Speedup not known: requests hold 9,000 tokens on average")
     assert text.endswith("`. Not measured; by the rule of thumb, speculation pays on average.")
     without = answer(report(model())).text  # without any baseline
     assert without == "Not measured; by the rule of thumb, speculation pays on average."
@@ -107,7 +108,8 @@ def test_without_a_plugin_one_sentence_says_what_it_would_add():
     """It is the plug-in's state; with a baseline, the answer says first that it does not help."""
     untimed = replace(speed(withheld=Withheld.NO_STEPS), steps=None)
     no_split = NoSplit(NoSplitReason.NOT_CONNECTED)
-    for times, begin in ((None, "Not measured; by"), (MEASURED, "No speedup: only the plug-in")):
+    begins = ((None, "Not measured; by"), (MEASURED, "Speedup not known: only the plug-in"))
+    for times, begin in begins:
         tree = report(
             model(speed=untimed, no_split=no_split, plain_steps=times), plugin=NEVER_CONNECTED
         )
@@ -158,6 +160,11 @@ def test_temperatures_without_a_clear_difference_are_told_in_one_clause():
         == "Undecided: per token, speculation makes no clear difference so far at T 0, 1+."
     )
     assert found.reason.endswith("More traffic decides.")
+    fewer = TokensAdvice(
+        direction=Direction.FEWER, now=3, best=1, best_seconds=0.0627, now_seconds=0.071
+    )
+    advised = timed_model(*rows, speed=known, judgement=unsure, advice=Advice(tokens=fewer))
+    assert answer(report(advised)).reason.endswith("draft tokens is faster either way.")
     rough = replace(MEASURED, drift=0.04)
     tree = timed_model(*rows, speed=known, judgement=unsure, plain_steps=rough)
     assert answer(report(tree)).reason.endswith(

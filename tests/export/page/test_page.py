@@ -17,6 +17,7 @@ from sidecar.requests.messages import Speculation
 from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export import reports
+from tests.marks import slow
 
 pytestmark = pytest.mark.servers
 
@@ -270,8 +271,7 @@ OLD = "getComputedStyle(document.querySelector('.clock'), '::after').visibility"
 FADED = "getComputedStyle(document.querySelector('.answer')).opacity"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("has_script", [True, False])
+@pytest.mark.parametrize("has_script", [True, slow(False)])
 async def test_a_page_that_is_not_renewed_looks_old(browser, has_script):
     """Also without script, where nothing but the style sheet tells."""
     async with browser() as tab:

@@ -369,15 +369,28 @@ def test_with_a_baseline_there_is_tpot_by_load():
     [
         (0.31, None, "Break-even acceptance rate at this load: 31%."),
         (0.31, 0.021, "Break-even acceptance rate at this load: 31% ± 4."),
-        (1.04, 0.05, "Break-even acceptance rate at this load: 104% ± 10."),
+        (1.04, 0.05, "Break-even acceptance rate at this load: above 94%, if any."),
         (1.2, 0.05, "No acceptance rate breaks even at this load."),
-        (2.0, None, "No acceptance rate breaks even at this load."),
+        (2.0, 0.05, "No acceptance rate breaks even at this load."),
     ],
 )
 def test_a_measured_break_even_acceptance_has_its_error_where_that_is_known(rate, error, says):
     """That no rate breaks even is said once it is certain."""
     known = replace(speed(), break_even_acceptance=rate, break_even_error=error)
     assert says in text(reports.timed_model(speed=known))
+
+
+def test_above_one_a_break_even_of_no_known_error_says_nothing():
+    known = replace(speed(), break_even_acceptance=2.0)
+    assert "breaks even at this load" not in text(reports.timed_model(speed=known))
+
+
+def test_that_the_number_of_draft_tokens_fits_is_not_said_beside_a_row_that_asks_for_fewer():
+    loses = reports.timed("1+", Verdict.NET_NEGATIVE, 0.3, 30, 33)
+    even = reports.judgement(Verdict.BREAK_EVEN, 0.6, by_speedup=True)
+    advised = {"advice": Advice(fitting=3)}
+    assert "tokens 3 fits" in text(reports.timed_model(loses, **advised))
+    assert "tokens 3 fits" not in text(reports.timed_model(loses, judgement=even, **advised))
 
 
 def test_that_the_number_of_draft_tokens_fits_is_said_where_advice_on_it_would_be():

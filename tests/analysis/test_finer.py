@@ -60,6 +60,7 @@ def test_nothing_is_told_of_a_row_that_hides_nothing(cells):
     assert parts(sums, label_of, 30) == {}
 
 
+@pytest.mark.slow
 def test_a_row_of_one_rate_is_seldom_said_to_differ_even_where_requests_come_in_sessions():
     """Windows in which three temperatures truly accept the same."""
     chance = random.Random(7)

@@ -747,7 +747,7 @@ def test_a_plug_in_that_falls_silent_is_withheld_and_back_with_its_next_report(s
     assert shown(server) == 1310
 
 
-@IDS
+@pytest.mark.parametrize("server_id", [OWN, slow(None)], ids=["by id", "by growth"])
 def test_a_single_late_report_and_a_burst_withhold_nothing(server_id):
     """The API server, the page and the report are never of one moment."""
     server = new_server(server_id)

@@ -631,6 +631,7 @@ async def test_what_is_asked_of_the_servers(finished, served, tmp_path):
     assert all(body["return_token_ids"] for body in seen)
 
 
+@pytest.mark.slow
 async def test_json_names_places_and_no_text(finished, served, tmp_path):
     code, out, err = await fidelity(
         finished, served, tmp_path, serving(change=0.15, wrong=True), serving(), "--json"
@@ -663,6 +664,7 @@ async def test_as_many_samples_are_asked_for_as_the_difference_needs(finished, s
     assert f"{samples:,} samples each on both" in out
 
 
+@pytest.mark.slow
 async def test_a_server_compared_with_itself_is_named(finished, served, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\n")
@@ -684,6 +686,7 @@ async def test_a_seed_is_refused(finished):
     assert "vLLM repeats the same samples" in err
 
 
+@pytest.mark.slow
 async def test_a_server_that_fails_leaves_it_undecided(finished, served, tmp_path):
     """A rollout's gate tells a failed request from a difference."""
     servers = serving(ids=False), serving()

@@ -195,11 +195,12 @@ async def test_a_mix_is_measured_at_its_temperatures():
 
 
 @pytest.mark.parametrize("mix", ["0:1", "0:1,0:2", "0,1", "0:1,1:-1", "x:1,1:1"])
-async def test_a_mix_without_two_weighted_temperatures_is_refused(finished, mix):
-    code, _, err = await finished("sweep", "--mix", mix)
+def test_a_mix_without_two_weighted_temperatures_is_refused(capsys, mix):
+    with pytest.raises(SystemExit) as refused:
+        command("sweep", "--mix", mix)
 
-    assert code == 2
-    assert "--mix" in err
+    assert refused.value.code == 2
+    assert "--mix" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from sidecar.errors import (
     TruncatedPage,
 )
 from tests.engine.engine_tools import NAME, RUNNING, agrees, judged, page_reader, values
+from tests.marks import slow
 
 WAITING = "vllm:num_requests_waiting"
 _NUMBERS = re.compile(rb"(?m)^((?:vllm|process)[^#\n]*) (\S+)$")
@@ -162,7 +163,7 @@ def test_another_program_s_page_is_not_taken_for_vllm_s():
     assert [series.name for series in page.series] == ["process_start_time_seconds"]
 
 
-@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("learned", [True, slow(False)])
 def test_a_page_cut_anywhere_gives_no_wrong_value(learned, recorded):
     """A part of a page is cut at every byte.
 

@@ -22,7 +22,7 @@ def extended(value, fields):
     return {**fields, **{name: extended(one, fields) for name, one in value.items()}}
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(fields=NEW_FIELDS, lacking=LACKING)
 def test_a_later_plugin_that_says_more_and_less_is_read_for_what_is_known(fields, lacking):
     """Neither is a reason to refuse a packet, and what it does not send is empty."""

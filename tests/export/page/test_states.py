@@ -14,7 +14,7 @@ SINCE = re.compile(r"(?:Since|Known since|Last read at) (\d\d):(\d\d) UTC")
 
 
 # Those that are simulated in a second or two; the others run with the slow tests.
-QUICK = {"just-started", "no-plugin", "too-little-data", "undecided", "vllm-down", "vllm-loading"}
+QUICK = {"just-started", "too-little-data", "vllm-loading"}
 ALL = [state if name in QUICK else slow(state) for name, state in STATES.items()]
 
 

@@ -83,7 +83,7 @@ class Case:
     plugin: Path | None = None  # a module that vLLM loads by its function `register`
     asked: Asked = field(default_factory=Asked)
     samples: int = 300  # of each prompt, by the server that is tested
-    difference: float = 0.12  # what so few can show at any one position
+    difference: float = 0.17  # what so few can show at any one position, beside the control
     times: int = 1
 
     @property
@@ -111,7 +111,7 @@ def structured(verdict, samples):
 
 
 CASES = {
-    "plain": Case(SAME, "off", samples=60, difference=0.28, times=10),
+    "plain": Case(SAME, "off", samples=60, difference=0.34, times=10),
     "draft_model": Case(SAME, "draft_model"),
     "draft_model, sampled drafts": Case(SAME, "draft_model", SAMPLED_DRAFTS),
     "eagle3": Case(SAME, "eagle3"),

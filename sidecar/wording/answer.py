@@ -57,6 +57,7 @@ TONES: Final = {
 _LIKELY: Final = "likely"  # by the rule of thumb alone
 _WORST_FIRST: Final = ("bad", "even", _LIKELY, "good", "mute")
 _MINUTE: Final = 60.0
+_NAMED_ENGINES: Final = 3  # of more, their number is told
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 # The acceptance rate knows neither the load nor the cost of drafting.
 _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
@@ -374,6 +375,8 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
     found = _judged(model, plugin)
     if model.judgement.by_speedup is Verdict.NET_NEGATIVE:
         found = replace(found, reason=f"{found.reason} {_UNTIL}".strip())
+    if losing := _losing_engines(model):
+        found = replace(found, text=f"{found.text} But it does not pay on {losing}.", tone="bad")
     if all(judged.by_speedup is None for judged in found.about):
         by_sizes = estimate_sentence(model.estimate, _rates(found.about))
         found = replace(found, reason=f"{by_sizes} {found.reason}".strip())
@@ -392,6 +395,18 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return replace(found, text=f"Speedup not known: {why_withheld(model)}. {found.text}")
 
     return found
+
+
+def _losing_engines(model: ModelReport) -> str:
+    """Those of several engines that lose by time, where their model as a whole does not."""
+    if model.judgement.verdict is Verdict.NET_NEGATIVE:
+        return ""
+    losing = [
+        one.key.engine for one in model.engines if one.judgement.by_speedup is Verdict.NET_NEGATIVE
+    ]
+    if len(losing) > _NAMED_ENGINES:
+        return f"{len(losing)} of {len(model.engines)} engines"
+    return f"{'engine' if len(losing) == 1 else 'engines'} {', '.join(losing)}" if losing else ""
 
 
 def _is_of_no_help(model: ModelReport) -> bool:

@@ -88,6 +88,30 @@ def test_the_answer_says_since_when_the_worst_of_it_holds(dated, since):
     assert answer(report(timed_model(*rows))).since == since
 
 
+@pytest.mark.parametrize(
+    ("losing", "whole", "says"),
+    [
+        (1, GOOD, " But it does not pay on engine 0."),
+        (2, GOOD, " But it does not pay on engines 0, 1."),
+        (4, GOOD, " But it does not pay on 4 of 5 engines."),
+        (0, GOOD, ""),
+        (5, BAD, ""),
+    ],
+)
+def test_engines_that_lose_are_named_where_the_model_as_a_whole_does_not(losing, whole, says):
+    engines = [
+        engine(
+            index=str(number),
+            judgement=judgement(BAD if number < losing else GOOD, 0.5, by_speedup=True),
+        )
+        for number in range(5)
+    ]
+    judged = judgement(whole, 0.5, by_speedup=True)
+    found = answer(report(timed_model(judgement=judged, engines=tuple(engines))))
+    assert found.text.partition(".")[2] == says
+    assert (found.tone == "bad") is (says != "" or whole is BAD)
+
+
 def test_by_the_rule_of_thumb_the_former_words_are_those_of_the_rule():
     judged = replace(judgement(BAD, 0.3), since=NOW - 60, was=GOOD)
     assert answer(report(model(judgement=judged))).since == (

@@ -179,7 +179,7 @@ def model_section(model: ModelReport, shown: ReportView, said: str) -> str:
 
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
-        f'{_remedy(told)}<div class="buckets">{_heads(model, thresholds)}'
+        f'{_remedy(model, told)}<div class="buckets">{_heads(model, thresholds)}'
         f"{_whole(model, thresholds, history, said)}{split}</div>"
         f"{_tiles(model, history)}{_folds(model, told, thresholds)}"
     )
@@ -226,7 +226,7 @@ def _first_remedy(told: Sequence[Explanation]) -> Explanation | None:
     return next((one for one in told if one.remedy), None)
 
 
-def _remedy(told: Sequence[Explanation]) -> str:
+def _remedy(model: ModelReport, told: Sequence[Explanation]) -> str:
     """What to change first, under the answer; may be empty."""
     found = _first_remedy(told)
     if found is None:
@@ -235,8 +235,9 @@ def _remedy(told: Sequence[Explanation]) -> str:
     paste = to_paste(found.option) if found.option else ""
     restart = f" {THEN_RESTART}" if found.option else ""
     first, *_ = found.what.split(". ")  # the rest is in the fold
+    label = escape(f"what to change for {model.model_name}")
     return (
-        f'<section class="fix" aria-label="what to change"><p><strong>{marked(found.remedy)}'
+        f'<section class="fix" aria-label="{label}"><p><strong>{marked(found.remedy)}'
         f"{restart}</strong></p>{paste}<p class=facts>{marked(first.rstrip('.'))}.</p></section>"
     )
 
@@ -431,7 +432,8 @@ def _numbers(model: ModelReport) -> str:
     gains = "".join(f"<li>{line}</li>" for line in map(_gain, model.temperatures) if line)
     listed = f'<ul class="notes">{gains}</ul>' if gains else ""
     note = '<p class="facts">Times in milliseconds.</p>' if table else ""
-    wide = '<div class="wide" tabindex="0" role="region" aria-label="numbers by temperature">'
+    label = escape(f"numbers of {model.model_name} by temperature")
+    wide = f'<div class="wide" tabindex="0" role="region" aria-label="{label}">'
     return f"{wide}{table}</div>{note}{_drafts(model)}{listed}" if table else ""
 
 

@@ -435,7 +435,7 @@ def not_speculating(pod):
 @state(
     seconds=24 * MINUTE,
     settings=MEASURED,
-    says="Engine 2",
+    says="engine 2",
     pays="in part",
     loses="nowhere that is certain yet; engine 2 accepts far fewer",
     began=24,

@@ -1,9 +1,10 @@
 """Words for a speedup: how certain it is, why there is none, and what the baseline is worth."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
+from sidecar.analysis.advice import Advice
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speed.estimate import Estimate, Unsized
@@ -153,16 +154,28 @@ def unsized_hint(model: ModelReport) -> str:
 
 def break_even_sentence(speed: EngineSpeed) -> str:
     """Which acceptance rate breaks even by the measured times; empty if it is not known."""
-    rate = speed.break_even_acceptance
-    error = speed.break_even_error
-    if rate is None or (rate > 1 and error is None):
+    known = break_even(speed.break_even_acceptance, speed.break_even_error, rate_within)
+    if known is None:
         return ""
+    if not known:
+        return "No acceptance rate breaks even at this load."
+    return f"Break-even acceptance rate at this load: {known}."
+
+
+def break_even(
+    rate: float | None, error: float | None, shown: Callable[[float, float | None], str]
+) -> str | None:
+    """What is certain of a break-even acceptance rate, of which ``error`` is the standard error.
+
+    Empty: no rate breaks even; None: nothing is known. ``shown`` gives a rate with its interval.
+    """
+    if rate is None or (rate > 1 and error is None):
+        return None
 
     least = rate - CONFIDENCE * (error or 0.0)
     if least > 1:
-        return "No acceptance rate breaks even at this load."
-    known = rate_within(rate, error) if rate <= 1 else f"above {percent(least)}, if any"
-    return f"Break-even acceptance rate at this load: {known}."
+        return ""
+    return shown(rate, error) if rate <= 1 else f"above {shown(least, None)}, if any"
 
 
 def held_sentence(held: Held) -> str:
@@ -188,16 +201,20 @@ def baseline_sentence(times: PlainStepTimes, now: float) -> str:
 def deciding_sentence(model: ModelReport) -> str:
     """What makes an undecided speedup certain: more traffic, or a more exact baseline."""
     error = inexact_baseline(model.speed, model.plain_steps)
-    tokens = model.advice.tokens if model.advice else None
-    if error is None and tokens is not None and tokens.best_seconds is not None:
-        return _FASTER_EITHER_WAY
     if error is None:
-        return _TRAFFIC_DECIDES
+        return _FASTER_EITHER_WAY if _drafts_better(model.advice) else _TRAFFIC_DECIDES
+
     return (
         "More traffic alone may not decide: the baseline's step times at this load are only known"
         f" to ± {100 * CONFIDENCE * error:.1f} %. Measure it again, on a machine that does nothing"
         " else."
     )
+
+
+def _drafts_better(advice: Advice | None) -> bool:
+    """Whether, by time, another number of draft tokens is advised, and not to draft none."""
+    tokens = None if advice is None else advice.tokens
+    return tokens is not None and tokens.best_seconds is not None and bool(tokens.best)
 
 
 def _range(values: Sequence[float]) -> str:

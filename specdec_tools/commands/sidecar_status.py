@@ -18,6 +18,7 @@ from sidecar.settings import Settings
 from sidecar.wording.advice import THEN_RESTART
 from sidecar.wording.change import CHANGE
 from sidecar.wording.numbers import aligned, markdown
+from sidecar.wording.speed import break_even
 from sidecar.wording.tables import LEGEND
 from specdec_tools.commands.status_rows import Paint, plain, verdict_rows
 
@@ -249,16 +250,14 @@ def _speedup(model: _Json) -> str:
         return ""
 
     speedup = speed["speedup"]
-    break_even = speed["break_even_acceptance"]
-    error = speed["break_even_error"]
-    text = f"speedup {speedup['ratio']:.3f} ± {CONFIDENCE * speedup['error']:.3f}"
-    if break_even is None or (break_even > 1 and error is None):
+    text = f"speedup {_within(speedup['ratio'], speedup['error'])}"
+    known = break_even(speed["break_even_acceptance"], speed["break_even_error"], _within)
+    if known is None:
         return text
-
-    interval = CONFIDENCE * (error or 0.0)
-    if break_even - interval > 1:
+    if not known:
         return f"{text}; no rate breaks even"
-    if break_even > 1:
-        return f"{text}; break-even acceptance rate above {break_even - interval:.3f}, if any"
-    within = "" if error is None else f" ± {interval:.3f}"
-    return f"{text}; break-even acceptance rate {break_even:.3f}{within}"
+    return f"{text}; break-even acceptance rate {known}"
+
+
+def _within(value: float, error: float | None) -> str:
+    return f"{value:.3f}" if error is None else f"{value:.3f} ± {CONFIDENCE * error:.3f}"

@@ -165,6 +165,9 @@ def test_temperatures_without_a_clear_difference_are_told_in_one_clause():
     )
     advised = timed_model(*rows, speed=known, judgement=unsure, advice=Advice(tokens=fewer))
     assert answer(report(advised)).reason.endswith("draft tokens is faster either way.")
+    none = replace(fewer, direction=Direction.NONE, best=0)
+    without = timed_model(*rows, speed=known, judgement=unsure, advice=Advice(tokens=none))
+    assert answer(report(without)).reason.endswith("More traffic decides.")
     rough = replace(MEASURED, drift=0.04)
     tree = timed_model(*rows, speed=known, judgement=unsure, plain_steps=rough)
     assert answer(report(tree)).reason.endswith(

@@ -33,15 +33,12 @@ def gather(
     speculating = [engine for engine in known if engine.speculates]
     speculation = _speculation(speculating)
     no_split = lives.no_split(model.name)
-    is_told = no_split is None and any(engine.is_present for engine in known)
+    values = ModelValues(name=model.name, at=at, engines=known, no_split=no_split)
 
-    speed = _speed(model, speculating, speculation, is_split=no_split is None)
-    temperatures = _temperatures(model, speculation) if is_told else {}
-    return ModelValues(
-        name=model.name,
-        at=at,
-        engines=known,
-        no_split=no_split,
+    speed = _speed(model, speculating, speculation, is_split=values.is_split)
+    temperatures = _temperatures(model, speculation) if values.is_told else {}
+    return replace(
+        values,
         whole=_whole(
             model,
             speculating,

@@ -6,7 +6,7 @@ from typing import Final
 
 from sidecar.analysis.checklist.checklist import Checklist, Stance
 from sidecar.analysis.report import ModelReport
-from sidecar.export.sections import marked, to_paste
+from sidecar.export.sections import marked, to_paste, wide_table
 from sidecar.wording.checklist import CandidateText, ChecklistText, checklist_text
 
 # Classes in the style sheet.
@@ -32,10 +32,10 @@ def checklist_section(model: ModelReport, said: str) -> str:
     first = f'<h3>To try first</h3><ul class="notes">{candidates}</ul>' if candidates else ""
 
     title = f"{escape(model.model_name)}: would speculation suit it?"
-    return f"<h2>{title}</h2>{conclusion}{_table(model, model.checklist, text)}{first}"
+    return f"<h2>{title}</h2>{conclusion}{_table(model.model_name, model.checklist, text)}{first}"
 
 
-def _table(model: ModelReport, checklist: Checklist, text: ChecklistText) -> str:
+def _table(model_name: str, checklist: Checklist, text: ChecklistText) -> str:
     """A row for each line; its colour is what the line says."""
     header = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in text.header)}</tr>"
     rows = [
@@ -43,8 +43,7 @@ def _table(model: ModelReport, checklist: Checklist, text: ChecklistText) -> str
         for line, cells in zip(checklist.lines, text.rows, strict=True)
     ]
     table = f'<table class="checklist">{header}{"".join(rows)}</table>'
-    label = escape(f"conditions of {model.model_name}")
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{label}">{table}</div>'
+    return wide_table(f"conditions of {model_name}", table)
 
 
 def _row(cells: Sequence[str], tone: str) -> str:

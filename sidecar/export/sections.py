@@ -221,6 +221,13 @@ def _engines(model: ModelReport) -> str:
     return fold(f"{model.model_name} engines", "Engines", "".join(sections))
 
 
+def wide_table(label: str, table: str) -> str:
+    """A table that scrolls sideways where it is wider than the page, also by keyboard."""
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
+    )
+
+
 def _first_remedy(told: Sequence[Explanation]) -> Explanation | None:
     """What to change first; None if nothing is known to help."""
     return next((one for one in told if one.remedy), None)
@@ -432,9 +439,8 @@ def _numbers(model: ModelReport) -> str:
     gains = "".join(f"<li>{line}</li>" for line in map(_gain, model.temperatures) if line)
     listed = f'<ul class="notes">{gains}</ul>' if gains else ""
     note = '<p class="facts">Times in milliseconds.</p>' if table else ""
-    label = escape(f"numbers of {model.model_name} by temperature")
-    wide = f'<div class="wide" tabindex="0" role="region" aria-label="{label}">'
-    return f"{wide}{table}</div>{note}{_drafts(model)}{listed}" if table else ""
+    wide = wide_table(f"numbers of {model.model_name} by temperature", table)
+    return f"{wide}{note}{_drafts(model)}{listed}" if table else ""
 
 
 def _drafts(model: ModelReport) -> str:

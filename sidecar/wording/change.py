@@ -98,7 +98,7 @@ def _load(before: Moment, now: Moment) -> str:
 def _requests(side: Sample) -> str:
     """How many requests the times are of; then how many the acceptance rate, if fewer drafted.
 
-    Its window is up to 15 seconds longer, so that it may have more.
+    The rate's window is up to 15 seconds longer than that of the times, so it may have more.
     """
     if side.timed <= side.requests:
         return f"{side.timed:,}"

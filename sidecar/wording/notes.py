@@ -117,7 +117,7 @@ _OTHERS_GAIN: Final = (
 )
 
 
-def _is_found(model: ModelReport) -> bool:
+def _has_finding_on_tokens(model: ModelReport) -> bool:
     """Whether a finding is about the number of draft tokens, or changes what it follows from."""
     about = NumberOfTokens | Load | GreedyDrafting | Mismatch
     return any(isinstance(finding, about) for finding in model.findings)
@@ -128,7 +128,7 @@ def fitting_note(model: ModelReport) -> str:
     verdicts = {model.judgement.verdict, *(one.judgement.verdict for one in model.temperatures)}
     pays = model.judgement.verdict is Verdict.NET_POSITIVE
     is_remedied = Verdict.NET_NEGATIVE in verdicts and not pays
-    if is_remedied or _is_found(model) or room_sentence(model):
+    if is_remedied or _has_finding_on_tokens(model) or room_sentence(model):
         return ""
     return fitting_sentence(model.advice)
 
@@ -139,7 +139,7 @@ def model_notes(model: ModelReport) -> list[str]:
     note = judgement_note(judgement, is_explained=bool(advised(model.findings)))
 
     advice = model.advice
-    schedule = "" if advice is None or _is_found(model) else schedule_sentence(advice)
+    schedule = "" if advice is None or _has_finding_on_tokens(model) else schedule_sentence(advice)
 
     has_room_finding = any(isinstance(finding, Room) for finding in model.findings)
     room_note = "" if has_room_finding else room_sentence(model)

@@ -5,7 +5,7 @@ own analysis makes the page of it (``tests/simulated_pods.py``). ``pictures`` ta
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,16 +38,6 @@ COLD = {0.0: 6, 0.3: 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
-    """The right answers: does it pay, where does it lose, since when, and what to do first?"""
-
-    pays: str
-    loses: str
-    since: str
-    first: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class State:
     """``play`` begins so many ``seconds`` before the picture, and ends with it.
 
@@ -73,11 +63,11 @@ class State:
 
     @property
     def truth(self):
-        """The answers as text."""
+        """The right answers: does it pay, where does it lose, since when, what to do first?"""
         since = "the page does not say"
         if self.began_at is not None:
             since = f"{self.began_at:%H:%M} UTC, or up to {self.late} minutes later"
-        return asdict(Truth(pays=self.pays, loses=self.loses, since=since, first=self.first))
+        return {"pays": self.pays, "loses": self.loses, "since": since, "first": self.first}
 
     def shown(self):
         """What the page is made from."""

@@ -2,11 +2,13 @@
 
 import ctypes
 import os
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Final
 
 _CERTIFICATES: Final = "SSL_CERT_FILE"  # names the file from which OpenSSL loads CA certificates
+_FROZENLIST_IN_PYTHON: Final = "FROZENLIST_NO_EXTENSIONS"
 # Parameters of glibc's mallopt(3).
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
@@ -16,19 +18,30 @@ _ARENAS: Final = 1  # by default, each thread that reads pages would get an aren
 
 
 def load_aiohttp() -> None:
-    """Imports aiohttp without the system's CA certificates, which would take 2.7 MiB.
+    """Imports aiohttp without what it would load for nothing.
 
-    aiohttp loads them twice at import, for clients that bring no TLS context of their own. All
-    clients in this program bring one (``tls.py``).
+    That is the system's CA certificates, 2.7 MiB, and the runtime of C++, 1 MiB. aiohttp loads the
+    certificates twice at import, for clients that bring no TLS context of their own, which all
+    clients in this program do (``tls.py``). Only frozenlist is in C++; its lists, which aiohttp
+    reads once a request, are in Python as well.
     """
-    given = os.environ.get(_CERTIFICATES)
-    os.environ[_CERTIFICATES] = os.devnull
-    try:
+    with _environment({_CERTIFICATES: os.devnull, _FROZENLIST_IN_PYTHON: "1"}):
         import_module("aiohttp")
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Changes variables of the environment within the block."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
     finally:
-        del os.environ[_CERTIFICATES]
-        if given is not None:
-            os.environ[_CERTIFICATES] = given
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def return_freed_memory() -> None:

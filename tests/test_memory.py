@@ -52,6 +52,12 @@ def test_certificates_are_loaded_by_the_clients_that_verify_and_once_for_each(gi
     assert ours == 1 or not given
 
 
+def test_the_runtime_of_cxx_is_not_loaded_for_a_list():
+    *_, modules = started()
+    assert {"frozenlist", "aiosignal"} <= modules
+    assert "frozenlist._frozenlist" not in modules
+
+
 def test_nothing_of_the_tools_is_loaded_nor_named():
     *_, modules = started()
     assert [name for name in modules if name.startswith("specdec_tools")] == []

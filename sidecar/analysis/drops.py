@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Final
 
 from sidecar.analysis.judgement import Judgement, ModelJudgement
@@ -55,7 +54,7 @@ class _Usual:
     @property
     def rate(self) -> float:
         """Over ten minutes, since each value is of five."""
-        return fmean(value for _, value in self.recent)
+        return sum(value for _, value in self.recent) / len(self.recent)
 
     @property
     def fall(self) -> float:

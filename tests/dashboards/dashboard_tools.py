@@ -72,11 +72,13 @@ def selectors(expr):
     """
     expr = expr.replace("$__rate_interval", f"{RATE_INTERVAL}s").replace("$past", "1d")
     expr = expr.replace("$__interval", "30s")
-    selections, calls, ranges = [], [], []
+    selections, ranges = [], []
+    call = None  # the last one that was entered: a range is an argument of a call
 
     def enter(node):
+        nonlocal call
         if isinstance(node, promql_parser.Call):
-            calls.append(node.func.name)
+            call = node.func.name
         elif isinstance(node, promql_parser.MatrixSelector):
             ranges.append(node.range.total_seconds())
         elif isinstance(node, promql_parser.VectorSelector):
@@ -85,17 +87,10 @@ def selectors(expr):
                 for each in node.matchers.matchers
             )
             ranged = ranges.pop() if ranges else None
-            selections.append(
-                Selector(node.name, matchers, calls[-1] if calls and ranged else None, ranged)
-            )
+            selections.append(Selector(node.name, matchers, call if ranged else None, ranged))
         return True
 
-    def leave(node):
-        if isinstance(node, promql_parser.Call):
-            calls.pop()
-        return True
-
-    promql_parser.walk(promql_parser.parse(expr), enter, leave)
+    promql_parser.walk(promql_parser.parse(expr), enter)
     return selections
 
 

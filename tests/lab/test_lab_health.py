@@ -128,6 +128,11 @@ async def pass_probes(ours):
     return [await succeeds(probe, port) for probe in probes()]
 
 
+async def stalled_value(ours):
+    """1 while the engine is known not to be stalled, 0 while it is, None while nobody knows."""
+    return (await ours()).value("specdec_engine_healthy", reason="stalled")
+
+
 @contextmanager
 def stopped(process):
     """Nothing of it runs within the block."""
@@ -158,7 +163,8 @@ def on_call(http, served, tmp_path):
 async def stalls(vllm, ours, notified, record_property, *, within=3 * NOTICED):
     """Stops the engine's process until the probe and the alert have noticed, and lets it go on.
 
-    The probe has to notice ``within`` so many seconds.
+    The probe has to notice ``within`` so many seconds. On a busy machine a poll may be late; the
+    probe succeeds while nobody knows, so one look at it proves neither state.
     """
     assert await pass_probes(ours) == [True, True]
 
@@ -166,31 +172,30 @@ async def stalls(vllm, ours, notified, record_property, *, within=3 * NOTICED):
     with stopped(engine_core(vllm)):
 
         async def is_stalled():
-            return (await probed(ours))[0] == 503
+            status_code, text = await probed(ours)
+            status = await ours.status()
+            return (
+                status_code == 503
+                and text.startswith("unhealthy: engine 0 has been stalled since")
+                and await stalled_value(ours) == 0
+                and status["answer"]["text"] == "vLLM's engine hangs."
+                and await pass_probes(ours) == [False, False]
+            )
 
         await until(is_stalled, seconds=within, pause=0.5)
-        record_property("503 after seconds", time.monotonic() - begun)
-        _, text = await probed(ours)
-        page = await ours()
-        status = await ours.status()
-        vllms_own = await Page(vllm.url).get("/health")
+        record_property("stalled after seconds", time.monotonic() - begun)
+        assert (await Page(vllm.url).get("/health")).status == 200
 
-        assert await pass_probes(ours) == [False, False]
         await notified.until(STALLED, "firing", None)
         record_property("notified after seconds", time.monotonic() - begun)
-
-    assert text.startswith("unhealthy: engine 0 has been stalled since")
-    assert page.value("specdec_engine_healthy", reason="stalled") == 0
-    assert status["answer"]["text"] == "vLLM's engine hangs."
-    assert vllms_own.status == 200
 
     begun = time.monotonic()
 
     async def works_again():
-        return (await probed(ours))[0] == 200
+        return await stalled_value(ours) == 1
 
     await until(works_again, seconds=60, pause=0.2)
-    record_property("200 again after seconds", time.monotonic() - begun)
+    record_property("works again after seconds", time.monotonic() - begun)
     assert await pass_probes(ours) == [True, True]
     await notified.until(STALLED, "resolved", None)
     record_property("resolved after seconds", time.monotonic() - begun)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sidecar import __version__
 from sidecar.errors import SettingsError, SpecDecError
-from sidecar.memory import load_aiohttp
+from sidecar.memory import sparing
 
 if TYPE_CHECKING:
     from sidecar.settings import Settings
@@ -37,13 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Until ``run`` has its own handlers. By default SIGHUP ends the process.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        load_aiohttp()
 
     # These imports are slow, so they come after the signal handlers.
     from sidecar.log import configure_logging  # noqa: PLC0415 - see above
     from sidecar.settings.reading import read_settings  # noqa: PLC0415 - see above
 
-    arguments = parser(argv).parse_args(argv)
+    with sparing():
+        arguments = parser(argv).parse_args(argv)
+
     loaded = read_settings(arguments.config, os.environ)
     settings = loaded.settings
     if loaded.problems and not arguments.ignore_invalid_settings:

@@ -2,13 +2,14 @@
 
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from typing import Final
 
-_CERTIFICATES: Final = "SSL_CERT_FILE"  # names the file from which OpenSSL loads CA certificates
-_FROZENLIST_IN_PYTHON: Final = "FROZENLIST_NO_EXTENSIONS"
+_SPARING: Final = {
+    "SSL_CERT_FILE": os.devnull,  # the file from which OpenSSL loads CA certificates
+    "FROZENLIST_NO_EXTENSIONS": "1",
+}
 # Parameters of glibc's mallopt(3).
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
@@ -17,23 +18,17 @@ _LARGE: Final = 256 * 1024  # bytes; a freed block of at least this size goes ba
 _ARENAS: Final = 1  # by default, each thread that reads pages would get an arena of its own
 
 
-def load_aiohttp() -> None:
-    """Imports aiohttp without what it would load for nothing.
+@contextmanager
+def sparing() -> Iterator[None]:
+    """Imports within the block load nothing of aiohttp's that nobody uses here.
 
     That is the system's CA certificates, 2.7 MiB, and the runtime of C++, 1 MiB. aiohttp loads the
     certificates twice at import, for clients that bring no TLS context of their own, which all
     clients in this program do (``tls.py``). Only frozenlist is in C++; its lists, which aiohttp
     reads once a request, are in Python as well.
     """
-    with _environment({_CERTIFICATES: os.devnull, _FROZENLIST_IN_PYTHON: "1"}):
-        import_module("aiohttp")
-
-
-@contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Changes variables of the environment within the block."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
+    before = {name: os.environ.get(name) for name in _SPARING}
+    os.environ.update(_SPARING)
     try:
         yield
     finally:

@@ -12,9 +12,9 @@ from tests.http.certificates import Authority
 ROOT = Path(__file__).parents[1]
 STARTED = """
 import os, sys
-from sidecar.memory import load_aiohttp
-load_aiohttp()
-import sidecar.commands.run
+from sidecar.memory import sparing
+with sparing():
+    import sidecar.commands.run
 from aiohttp import connector
 from sidecar.tls import verifying
 

@@ -9,19 +9,19 @@ import sys
 
 from benchmarks.core.pages import real_page, with_engines
 from benchmarks.core.process import rss_mib
-from sidecar.memory import load_aiohttp
+from sidecar.memory import sparing
 
 _HOUR = 3600
 _SCRAPE = 15  # polls
 
 
 def main(engines: int) -> None:
-    load_aiohttp()  # before anything that imports it, as the command line does
-    from prometheus_client import generate_latest  # noqa: PLC0415 - see above
+    with sparing():  # as the command line does
+        from prometheus_client import generate_latest  # noqa: PLC0415 - see above
 
-    import sidecar.commands.run  # noqa: PLC0415 - everything that a running sidecar imports
-    from benchmarks.core.product import Product  # noqa: PLC0415 - see above
-    from sidecar.export.exporter import Families, families  # noqa: PLC0415 - see above
+        import sidecar.commands.run  # noqa: PLC0415 - everything that a running sidecar imports
+        from benchmarks.core.product import Product  # noqa: PLC0415 - see above
+        from sidecar.export.exporter import Families, families  # noqa: PLC0415 - see above
 
     assert sidecar.commands.run
     product = Product(with_engines(real_page(), engines))

@@ -22,7 +22,7 @@ BUCKETS = {0.0: "0", 0.3: "0-0.3", 0.7: "0.5-0.7", 1.0: "0.7-1"}
 
 
 async def killed_under_load(processes, start, drafted):
-    for _ in range(3):
+    for _ in range(2):
         processes[-1].kill()
         await processes[-1].wait()
         await drafted(50)

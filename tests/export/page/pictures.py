@@ -1,7 +1,8 @@
 """``python -m tests.export.page.pictures OUT [STATE ...]``: a picture of the page in each state.
 
 ``OUT/STATE-1280.png``, ``-390.png`` and ``-dark.png`` are what a window shows before a scroll or a
-click. ``OUT/truth.json`` has what a reader should answer: does it pay, where does it lose, since
+click; ``-report.png`` is all that ``specdec-sidecar report`` prints in a terminal with colours.
+``OUT/truth.json`` has what a reader should answer: does it pay, where does it lose, since
 when, and what to do first. ``OUT/readers/`` has the same pictures by numbers in random order for
 eyes that must not know the state; ``OUT/key.json`` says which is which.
 """
@@ -16,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
 from tempfile import TemporaryDirectory
+from urllib.parse import quote
 
 from aiohttp.test_utils import TestServer
 
 from sidecar.export.web import make_web
 from tests.export.page.browser import running_browser
 from tests.export.page.states import STATES
+from tests.export.page.terminal import as_html, printed
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ WINDOWS = {
     "390": Window(390, 844),
     "dark": Window(1280, 800, dark=True),
 }
+TERMINAL = Window(868, 100)  # as wide as its columns
+PICTURES = (*WINDOWS, "report")
 
 
 @asynccontextmanager
@@ -56,6 +61,11 @@ async def take(out, states, *, whole=False):
                     for name, window in WINDOWS.items():
                         await tab.open(url, window.width, window.height, dark=window.dark)
                         await tab.screenshot(out / f"{state.name}-{name}.png", whole=whole)
+                    report = as_html(await printed(url))
+                    await tab.open(
+                        f"data:text/html,{quote(report)}", TERMINAL.width, TERMINAL.height
+                    )
+                    await tab.screenshot(out / f"{state.name}-report.png")
                 print(state.name, file=sys.stderr, flush=True)  # noqa: T201 - a script prints
 
 
@@ -68,8 +78,8 @@ def number(out, states):
     SystemRandom().shuffle(names)
     key = {f"{place:02}": name for place, name in enumerate(names, 1)}
     for place, name in key.items():
-        for window in WINDOWS:
-            shutil.copyfile(out / f"{name}-{window}.png", folder / f"{place}-{window}.png")
+        for picture in PICTURES:
+            shutil.copyfile(out / f"{name}-{picture}.png", folder / f"{place}-{picture}.png")
     return key
 
 

@@ -29,7 +29,7 @@ from sidecar.wording.advice import THEN_RESTART
 from sidecar.wording.answer import effect, is_unclear, per_step, tone_of
 from sidecar.wording.change import CHANGE, change_rows, change_sentence, speculation_phrase
 from sidecar.wording.notes import fitting_note, judgement_note, model_notes
-from sidecar.wording.numbers import by_position, counted, duration, latency, percent
+from sidecar.wording.numbers import UNBROKEN, by_position, counted, duration, latency, percent
 from sidecar.wording.plugin import no_split_sentence
 from sidecar.wording.pressure import gap_text, tiles
 from sidecar.wording.speed import CONTEXTS, break_even_sentence, context_rows, plus_minus
@@ -48,8 +48,6 @@ from sidecar.wording.verdicts import is_guess, verdict_words
 
 FIDELITY = "docs/fidelity.md"  # its path on this server
 _WIDTH = 300
-# The space in temperatures such as T 0, and in numbers with the unit of a time.
-_UNBROKEN = re.compile(r"(?<=\bT) (?=\d)|(?<=\d) (?=(?:ms|µs|s|min|h)\b)")
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 
@@ -604,8 +602,8 @@ def marked(note: str) -> str:
     """
     *parts, last = re.split("`([^`]+)`", escape(note))
     said = "".join(
-        f"{_UNBROKEN.sub('&nbsp;', text)}<code>{code}</code>"
+        f"{UNBROKEN.sub('&nbsp;', text)}<code>{code}</code>"
         for text, code in zip(parts[::2], parts[1::2], strict=True)
     )
-    coded = f"{said}{_UNBROKEN.sub('&nbsp;', last)}"
+    coded = f"{said}{UNBROKEN.sub('&nbsp;', last)}"
     return re.sub(r"\d[\w.]*-\d[\w.]*", r"<span class=number>\g<0></span>", coded)

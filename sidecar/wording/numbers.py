@@ -1,10 +1,14 @@
 """Numbers and tables as text, in a form that is easy to read."""
 
+import re
 from collections.abc import Callable, Container, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from sidecar.analysis.evidence import CONFIDENCE, Acceptance
+
+UNBROKEN: Final = re.compile(r"(?<=\bT) (?=\d)|(?<=\d) (?=(?:ms|µs|s|min|h)\b|±)|(?<=±) (?=\d)")
+"""The space in temperatures such as T 0, in numbers with the unit of a time, and about their ±."""
 
 _TODAY: Final = 20 * 3600.0  # seconds
 

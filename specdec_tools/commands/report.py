@@ -28,7 +28,7 @@ from sidecar.settings import Settings
 from sidecar.settings.groups import USER_FILE_VARIABLE
 from specdec_tools.commands.acceptance_profile import model_profiles, profile_lines, profiles_json
 from specdec_tools.commands.sidecar_status import own_url, sidecar_status, status_lines
-from specdec_tools.commands.status_rows import colored, plain
+from specdec_tools.commands.terminal import broken, colored, has_colors, plain
 
 HELP = "print what the status page of a running sidecar says, for a terminal or a ticket"
 _NO_VERDICT: Final = 3
@@ -162,20 +162,16 @@ def _lines(status: Mapping[str, Any], origin: str, arguments: argparse.Namespace
     is_markdown = arguments.format == "markdown"
     if arguments.json:
         yield json.dumps(status, indent=2, ensure_ascii=False)
-    else:
-        yield from status_lines(
-            status,
-            origin,
-            is_markdown=is_markdown,
-            is_brief=not (arguments.all or is_markdown),
-            paint=colored if _has_colors() and not is_markdown else plain,
-        )
+        return
 
-
-def _has_colors() -> bool:
-    """Whether what is printed is read on a terminal that shows colours and should."""
-    is_dumb = os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and not is_dumb
+    lines = status_lines(
+        status,
+        origin,
+        is_markdown=is_markdown,
+        is_brief=not (arguments.all or is_markdown),
+        paint=colored if has_colors() and not is_markdown else plain,
+    )
+    yield from lines if is_markdown else broken(lines)
 
 
 def _print_profiles(status: Mapping[str, Any], arguments: argparse.Namespace) -> int:

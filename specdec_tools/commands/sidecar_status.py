@@ -20,7 +20,8 @@ from sidecar.wording.change import CHANGE
 from sidecar.wording.numbers import aligned, markdown
 from sidecar.wording.speed import break_even
 from sidecar.wording.tables import LEGEND
-from specdec_tools.commands.status_rows import Paint, plain, verdict_rows
+from specdec_tools.commands.status_rows import verdict_rows
+from specdec_tools.commands.terminal import Paint, plain
 
 _Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]

@@ -1,28 +1,17 @@
 """A running sidecar's verdicts as rows for a terminal, with bars in characters."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import log2
 from typing import Any, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
+from specdec_tools.commands.terminal import Paint
 
-Paint = Callable[[str, str], str]  # a text, and the tone of its colour
 _Json = Mapping[str, Any]
 
-_COLORS: Final = {"good": "32", "likely": "36", "even": "33", "bad": "31"}
 _WIDTH: Final = 21  # of a bar, so that 1.0 has a place in the middle
 _MIDDLE: Final = _WIDTH // 2
 _SCALE: Final = "0.5       1         2"  # above the bars' ends and middle
-
-
-def plain(text: str, _tone: str) -> str:
-    """No colour."""
-    return text
-
-
-def colored(text: str, tone: str) -> str:
-    """In the tone's colour, as terminals have it; a tone without one is dim."""
-    return f"\033[{_COLORS.get(tone, '2')}m{text}\033[0m"
 
 
 def verdict_rows(model: _Json, thresholds: _Json, paint: Paint) -> Iterator[str]:
@@ -55,7 +44,7 @@ def verdict_rows(model: _Json, thresholds: _Json, paint: Paint) -> Iterator[str]
             bar = share_bar(rate, limit if judgement["basis"] == "acceptance" else None)
             numbers = accepted
         verdict = paint(part["words"].ljust(words), part["tone"])
-        yield f"  {name.ljust(names)}  {verdict}  {bar}  {numbers}".rstrip()
+        yield f"  {name.ljust(names)}  {verdict}  {paint(bar, part['tone'])}  {numbers}".rstrip()
 
 
 def axis(ratio: float, margin: float) -> str:

@@ -271,8 +271,23 @@ async def test_colours_are_for_terminals_only(
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
     text = await reported(report(timed_model(timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0))))
 
-    assert ("\033[32mpays" in text) == is_colored
+    assert ("\033[1;32mpays" in text) == is_colored
     assert ("\033[" in text) == is_colored
+
+
+async def test_sentences_break_between_words_on_a_terminal_alone(reported, monkeypatch):
+    """The terminal broke them within words."""
+    tree = report(timed_model(timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)))
+    piped = (await reported(tree)).splitlines()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    broken = (await reported(tree)).splitlines()
+
+    assert max(map(len, piped)) > 60
+    assert not [line for line in broken if len(line) > 60 and "│" not in line]
+    assert " ".join(" ".join(broken).split()) == " ".join(" ".join(piped).split())
+    assert json.loads(await reported(tree, "--json"))["version"]
 
 
 async def test_it_is_printed_anew_until_it_is_interrupted(reported, monkeypatch):

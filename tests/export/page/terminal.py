@@ -11,13 +11,14 @@ from tests.commands.commands_tools import command
 
 COLUMNS = 100
 
+# The end of one, bold, and bold in red, green, yellow or cyan.
 _COLOURS = {
     "0": "",
-    "2": "#888",
-    "31": "#e05561",
-    "32": "#8cc265",
-    "33": "#d18f52",
-    "36": "#42b3c2",
+    "1": "#fff",
+    "1;31": "#ff6e67",
+    "1;32": "#5ff967",
+    "1;33": "#fefb67",
+    "1;36": "#5ffdff",
 }
 # A terminal breaks a line where its columns end, be it within a word.
 _PAGE = (
@@ -52,6 +53,6 @@ def as_html(text):
         code, _, said = part.partition("m")
         if code not in _COLOURS:
             raise ValueError(f"no colour: {part}")
-        colour = _COLOURS[code]
-        shown += f'<span style="color:{colour}">{escape(said)}</span>' if colour else escape(said)
+        bold = f'<b style="color:{_COLOURS[code]}">{escape(said)}</b>'
+        shown += bold if _COLOURS[code] else escape(said)
     return _PAGE.format(columns=COLUMNS, text=shown)

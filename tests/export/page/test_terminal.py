@@ -2,19 +2,19 @@
 
 import pytest
 
-from specdec_tools.commands.status_rows import _COLORS, colored
+from specdec_tools.commands.terminal import COLOURS, colored
 from tests.export.page.terminal import as_html
 
 
-@pytest.mark.parametrize("tone", [*_COLORS, "mute"])
+@pytest.mark.parametrize("tone", [*COLOURS, "mute"])
 def test_each_colour_of_the_report_has_one_in_the_picture(tone):
     shown = as_html(f"a < b {colored('pays & <b>', tone)} > c\nd")
 
-    before, _, rest = shown.partition('<span style="color:#')
+    before, _, rest = shown.partition('<b style="color:#')
     colour, _, after = rest.partition('">')
     assert before.endswith(">a &lt; b ")
     assert set(colour) <= set("0123456789abcdef")
-    assert after.startswith("pays &amp; &lt;b&gt;</span> &gt; c\nd</pre>")
+    assert after.startswith("pays &amp; &lt;b&gt;</b> &gt; c\nd</pre>")
 
 
 def test_codes_that_are_no_colours_are_refused():

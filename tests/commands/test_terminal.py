@@ -1,0 +1,56 @@
+import pytest
+
+from specdec_tools.commands.terminal import broken, colored
+
+
+@pytest.fixture
+def columns(monkeypatch):
+    """Of the terminal."""
+
+    def set_columns(number):
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(number))
+
+    return set_columns
+
+
+def test_a_sentence_keeps_its_indent_its_colours_and_its_numbers_with_their_units(columns):
+    columns(42)
+    sentence = (
+        f"  {colored('It saves 24 ms at T 0.7-1 and 9.5 ± 0.2 ms at T 1+ or', 'good')} elsewhere."
+    )
+    shown = [*broken([sentence])]
+
+    assert all(line.startswith("  ") for line in shown)
+    assert " ".join(line.strip() for line in shown) == sentence.strip()
+    assert len(shown) == 2
+    for unit in ("24 ms", "T 0.7-1", "9.5 ± 0.2 ms", "T 1+"):
+        assert any(unit in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "  all requests  pays  ··········│·····●····  1.50 ± 0.02 x",
+        """  --speculative-config '{"method": "eagle3", "num_speculative_tokens": 3}'""",
+        "  https://an.address/that/has/no/space/but/more/than/forty-two/letters",
+    ],
+)
+def test_rows_and_what_is_to_be_copied_stay_whole(columns, line):
+    """A line end in an option ends the command that it is pasted into."""
+    columns(42)
+    assert [*broken([line])] == [line]
+
+
+def test_a_tiny_terminal_still_gets_whole_words(columns):
+    columns(1)
+    assert [*broken(["Does speculation pay? vLLM does not answer."])] == [
+        "Does speculation pay? vLLM does not",
+        "answer.",
+    ]
+
+
+def test_a_file_gets_long_lines():
+    sentence = "word " * 100
+    assert [*broken([sentence])] == [sentence]

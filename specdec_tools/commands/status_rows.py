@@ -1,10 +1,11 @@
 """A running sidecar's verdicts as rows for a terminal, with bars in characters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import log2
 from typing import Any, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
+from sidecar.analysis.judgement import Basis
 from specdec_tools.commands.terminal import Paint
 
 _Json = Mapping[str, Any]
@@ -15,36 +16,66 @@ _SCALE: Final = "0.5       1         2"  # above the bars' ends and middle
 
 
 def verdict_rows(model: _Json, thresholds: _Json, paint: Paint) -> Iterator[str]:
-    """All requests, then each temperature with drafts: verdict, bar, number.
+    """All requests, then each temperature with drafts: verdict, bar, numbers.
 
-    The bar is the speedup with its 95 % interval on an axis from 0.5 to 2 by its logarithm, or
-    where no time is known the acceptance rate with the threshold of the rule of thumb.
+    The bar is the speedup with its 95 % interval on an axis from 0.5 to 2 by its logarithm, which a
+    row without one leaves empty. Where no row has one, it is the acceptance rate with the threshold
+    of the rule of thumb.
     """
     speed = model["speed"]
     speedup = None if speed is None else speed["speedup"]
-    parts = [("all requests", model, model["judgement"], speedup)]
+    parts = [("all requests", model, speedup)]
     parts += [
-        (f"T {part['temperature']}", part, part["judgement"], part["speedup"])
+        (f"T {part['temperature']}", part, part["speedup"])
         for part in model["temperatures"]
         if part["window"]["draft_tokens"]
     ]
-    names = max(len(name) for name, *_ in parts)
-    words = max(len(part["words"]) for _, part, *_ in parts)
     limit = thresholds["acceptance_net_negative"]
-    if any(known is not None for *_, known in parts):
-        yield f"{' ' * (names + words + 6)}{_SCALE}"
+    is_timed = any(known is not None for *_, known in parts)
+    bars = [_timed(known) if is_timed else (_accepted(part, limit), "") for _, part, known in parts]
+    head = f"{_SCALE}  speedup" if is_timed else _mark(parts, limit)
 
-    for name, part, judgement, known in parts:
-        rate = part[judgement["judged"] or "window"]["rate"]
-        accepted = "" if rate is None else f"{rate:.0%} accepted"
-        if known is not None:
-            bar = axis(known["ratio"], CONFIDENCE * known["error"])
-            numbers = f"{known['ratio']:.2f} ± {CONFIDENCE * known['error']:.2f} x  {accepted}"
-        else:
-            bar = share_bar(rate, limit if judgement["basis"] == "acceptance" else None)
-            numbers = accepted
+    names = max(len(name) for name, *_ in parts)
+    words = max(len(part["words"]) for _, part, _ in parts)
+    speeds = max(len(figures) for _, figures in bars)
+    if head:
+        yield f"{' ' * (names + words + 6)}{head}"
+    for (name, part, _), (bar, figures) in zip(parts, bars, strict=True):
+        rate = _rate(part)
+        numbers = [figures.ljust(speeds)] if is_timed else []
+        numbers += [] if rate is None else [f"{rate:.0%} accepted"]
         verdict = paint(part["words"].ljust(words), part["tone"])
-        yield f"  {name.ljust(names)}  {verdict}  {paint(bar, part['tone'])}  {numbers}".rstrip()
+        yield "  ".join(
+            ("", name.ljust(names), verdict, paint(bar, part["tone"]), *numbers)
+        ).rstrip()
+
+
+def _rate(part: _Json) -> float | None:
+    """The acceptance rate that was judged or, where none was, the recent one."""
+    rate: float | None = part[part["judgement"]["judged"] or "window"]["rate"]
+    return rate
+
+
+def _is_ruled(part: _Json) -> bool:
+    return bool(part["judgement"]["basis"] == Basis.ACCEPTANCE)
+
+
+def _mark(parts: Sequence[tuple[str, _Json, _Json | None]], limit: float) -> str:
+    """What the mark on bars of acceptance rates is; empty without one."""
+    is_marked = any(_is_ruled(part) for _, part, _ in parts)
+    return f"rule of thumb: {limit:.0%}" if is_marked else ""
+
+
+def _timed(speedup: _Json | None) -> tuple[str, str]:
+    """A speedup's bar and figures."""
+    if speedup is None:
+        return " " * _WIDTH, ""
+    margin = CONFIDENCE * speedup["error"]
+    return axis(speedup["ratio"], margin), f"{speedup['ratio']:.2f} ± {margin:.2f} x"
+
+
+def _accepted(part: _Json, limit: float) -> str:
+    return share_bar(_rate(part), limit if _is_ruled(part) else None)
 
 
 def axis(ratio: float, margin: float) -> str:

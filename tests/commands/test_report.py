@@ -215,7 +215,10 @@ async def test_times_by_vllms_buckets_are_the_ranges_of_these(reported):
 
 
 async def test_it_answers_in_the_order_of_the_status_page(reported):
-    """The verdicts with their bars, what to change, what presses; tables are asked for."""
+    """The verdicts with their bars, what to change, what presses; tables are asked for.
+
+    A bar of an acceptance rate stood on the axis of the speedups, and read as one.
+    """
     by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
     low = temperature("1+", Verdict.NET_NEGATIVE, 0.3)
     text = await reported(report(timed_model(by_time, low, findings=(STRUCTURED,))))
@@ -238,8 +241,9 @@ async def test_it_answers_in_the_order_of_the_status_page(reported):
         "70%",
         "accepted",
     ]
-    assert lines[hot].split("  ")[-2:] == ["██████░░░░│░░░░░░░░░░", "30% accepted"]
-    assert "low acceptance, not measured" in lines[hot]
+    said = " ".join(lines[hot].split())
+    assert said == "T 1+ low acceptance, not measured 30% accepted"
+    assert lines[hot].index("30%") == lines[pays].index("70%")
     assert "TTFT P50" not in text
     assert "\033" not in text
     full = await reported(report(timed_model(by_time, low, findings=(STRUCTURED,))), "--all")
@@ -288,6 +292,14 @@ async def test_sentences_break_between_words_on_a_terminal_alone(reported, monke
     assert not [line for line in broken if len(line) > 60 and "│" not in line]
     assert " ".join(" ".join(broken).split()) == " ".join(" ".join(piped).split())
     assert json.loads(await reported(tree, "--json"))["version"]
+
+
+async def test_a_bar_of_an_acceptance_rate_says_what_its_mark_is(reported):
+    lines = (await reported(report(model(temperature("0", rate=0.4))))).splitlines()
+    [head, whole, cold] = [line for line in lines if "rule of thumb: 50%" in line or "█" in line]
+
+    assert head.index("rule of thumb") == whole.index("█") == cold.index("█")
+    assert whole.split()[-3:] == ["██████████│████░░░░░░", "70%", "accepted"]
 
 
 async def test_it_is_printed_anew_until_it_is_interrupted(reported, monkeypatch):

@@ -80,14 +80,16 @@ def _model(model: ModelReport, report: Report) -> dict[str, Any]:
     ]
 
     says = None if model.checklist is None else checklist_text(model.checklist)
-    said = [fitting_note(model), change_sentence(model), endings_sentence(model)]
+    facts = [fitting_note(model), endings_sentence(model)]
 
     return {
         **_judged(model, model.judgement.evidence.window),
         "engines": [_judged(one, one.judgement.evidence.window) for one in model.engines],
         "pressure": [[one.name, one.number, one.beside] for one in tiles(model)],
         "checklist_text": as_json(says),
-        "notes": [*model_notes(model), *filter(None, said), *no_split, *hints(model), *made],
+        "notes": [*model_notes(model), *no_split],
+        "details": [*filter(None, facts), *hints(model), *made],
+        "change_text": change_sentence(model),
         "explanations": as_json(tuple(explanations(model))),
         "tables": tables(model),
         "temperatures": temperatures,

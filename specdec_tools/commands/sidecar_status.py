@@ -5,7 +5,7 @@ It shows the sidecar's verdicts and computes none.
 
 import json
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,11 +17,11 @@ from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
 from sidecar.wording.advice import THEN_RESTART
 from sidecar.wording.change import CHANGE
-from sidecar.wording.numbers import aligned, markdown
+from sidecar.wording.numbers import aligned, markdown, utc
 from sidecar.wording.speed import break_even
 from sidecar.wording.tables import LEGEND
 from specdec_tools.commands.status_rows import verdict_rows
-from specdec_tools.commands.terminal import Paint, plain
+from specdec_tools.commands.terminal import BOLD, Paint, plain
 
 _Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
@@ -44,6 +44,7 @@ def _aligned_texts(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     return aligned(header, rows, left=range(len(header)))
 
 
+_NO_THRESHOLDS: Final = 3  # columns of the checklist: the condition, what it says, and of what
 _TEXT: Final = _Layout("", "  ", aligned, _aligned_texts)
 _MARKDOWN: Final = _Layout("### ", "- ", markdown, markdown)
 
@@ -84,9 +85,9 @@ def status_lines(
 ) -> Iterator[str]:
     """Text for a terminal, or Markdown for a ticket.
 
-    The answer, a row for each temperature, what to change, and what presses on the requests; unless
-    ``is_brief``, then all that explains. Omits the models while vLLM's metrics cannot be read,
-    because the last data describes an earlier moment.
+    The answer, then of each model what to change, a row for each temperature, and what presses on
+    the requests; unless ``is_brief``, then all that explains. Omits the models while vLLM's metrics
+    cannot be read, because the last data describes an earlier moment.
     """
     layout = _MARKDOWN if is_markdown else _TEXT
     item = layout.item
@@ -98,24 +99,27 @@ def status_lines(
     why = answer["reason"] if has_rows else answer["why"]
 
     yield f"{layout.heading}Does speculation pay? {paint(answer['text'], answer['tone'])}"
+    yield ""
+    yield " ".join(filter(None, (answer["since"], _moment(status))))
+    if why:
+        yield paint(why, BOLD) if answer["is_fault"] else why
     is_said = plugin in why or (is_brief and status["plugin"]["state"] == PluginState.OBSERVING)
-    said = [line for line in (answer["since"], why, "" if is_said else plugin) if line]
-    yield from ("", *said) if said else ()
+    if plugin and not is_said:
+        yield plugin
 
     for problem in status["own"]["invalid_settings"]:
         yield f"{item}invalid setting: {problem}"
 
-    if scrape["up"]:
-        for model in status["models"]:
-            if model["model_name"] in status["health"]["hanging"]:
-                yield from ("", f"model {model['model_name']}", *_pressure(model, item))
-                continue
-            yield from _summary(model, status["thresholds"], layout, paint, is_brief=is_brief)
-            shown = why if answer["model_name"] in (None, model["model_name"]) else ""
-            if is_brief and model["checklist_text"] is not None:
-                yield from ("", *_checklist(model["checklist_text"], layout, shown))
-            if not is_brief:
-                yield from _details(model, layout, f"{shown} {plugin}")
+    about = answer["model_name"]
+    # That of the answer comes first: its remedy is to be under the answer.
+    models = sorted(status["models"], key=lambda one: one["model_name"] != about)
+    for model in models if scrape["up"] else ():
+        if model["model_name"] in status["health"]["hanging"]:
+            yield from ("", f"model {model['model_name']}", "", *_pressure(model, item))
+            continue
+        shown = f"{why if about in (None, model['model_name']) else ''} {plugin}"
+        summary = _brief if is_brief else _full
+        yield from summary(model, status["thresholds"], layout, paint, shown)
 
     yield ""
     if is_brief:
@@ -125,50 +129,99 @@ def status_lines(
         yield LEGEND
 
 
-def _summary(
-    model: _Json, thresholds: _Json, layout: _Layout, paint: Paint, *, is_brief: bool
+def _moment(status: _Json) -> str:
+    """Of which moment it is: that of vLLM's page, while it can be read."""
+    scrape = status["scrape"]
+    at = scrape["last_scrape"] if scrape["up"] else None
+    return f"As of {utc(status['at'] if at is None else at)}."
+
+
+def _brief(
+    model: _Json, thresholds: _Json, layout: _Layout, paint: Paint, shown: str
 ) -> Iterator[str]:
-    """The verdicts, what to change and what presses, in the order of the status page."""
+    """What the status page shows before a click, in its order; no note that is ``shown``."""
     item = layout.item
-    yield ""
-    judged = model["checklist"] is None
-    said = f": {_verdict(model)}" if not (is_brief and judged) else ""
-    yield f"model {model['model_name']}{said}"
-    if judged and layout is _TEXT:
-        yield from verdict_rows(model, thresholds, paint)
+    checklist = model["checklist_text"]
+    yield from ("", f"model {_named(model) if checklist else model['model_name']}")
+    yield from _spaced(
+        _remedies(model["explanations"], item, paint),
+        () if checklist else verdict_rows(model, thresholds, paint),
+        _beside(model, shown, item),
+        _pressure(model, item),
+        _changed(model, layout),
+    )
+    if checklist:
+        yield from ("", *_checklist(checklist, layout, shown, columns=_NO_THRESHOLDS))
 
-    findings = model["explanations"]
-    if is_brief:
-        yield from _remedies(findings, item)
-        for header, rows in model["tables"]:
-            if tuple(header) == CHANGE:  # open on the page, too
-                yield from ("", *layout.table(header, rows))
-    for finding in () if is_brief else findings:
-        yield from ("", *_finding(finding, item))
 
-    yield from _pressure(model, item)
+def _full(
+    model: _Json, thresholds: _Json, layout: _Layout, paint: Paint, shown: str
+) -> Iterator[str]:
+    """All that is known; no note that is ``shown``."""
+    item = layout.item
+    has_rows = model["checklist"] is None and layout is _TEXT
+    yield from ("", f"model {_named(model)}")
+    yield from _spaced(
+        *(_finding(finding, item) for finding in model["explanations"]),
+        verdict_rows(model, thresholds, paint) if has_rows else (),
+        _pressure(model, item),
+    )
+    yield from _details(model, layout, shown)
+
+
+def _spaced(*blocks: Iterable[str]) -> Iterator[str]:
+    """An empty line before each block that has lines."""
+    for lines in map(list, blocks):
+        yield from ("", *lines) if lines else ()
+
+
+def _named(model: _Json) -> str:
+    return f"{model['model_name']}: {_verdict(model)}"
+
+
+def _beside(model: _Json, shown: str, item: str) -> Iterator[str]:
+    """The notes on the rows, each once."""
+    said = shown
+    for note in model["notes"]:
+        if note not in said:
+            yield f"{item}{note}"
+            said += note
+
+    for part in model["temperatures"]:
+        note = part["note"]
+        if part["window"]["draft_tokens"] and note not in said:
+            yield f"{item}T {part['temperature']}: {note}"
+            said += note
 
 
 def _pressure(model: _Json, item: str) -> Iterator[str]:
-    """What presses on its requests, in a line; nothing where that is not known."""
-    pressure = [
-        f"{name}: {number} ({beside})" if beside else f"{name}: {number}"
-        for name, number, beside in model["pressure"]
-    ]
-    if pressure:
-        yield from ("", f"{item}{'; '.join(pressure)}")
+    """What presses on its requests, as far as that is known."""
+    names = max((len(name) for name, *_ in model["pressure"]), default=0) + 1
+    for name, number, beside in model["pressure"]:
+        label = f"{name}:".ljust(names)
+        yield f"{item}{label}  {number} ({beside})" if beside else f"{item}{label}  {number}"
 
 
-def _remedies(findings: Sequence[_Json], item: str) -> Iterator[str]:
+def _changed(model: _Json, layout: _Layout) -> Iterator[str]:
+    """What a change of how it speculates did; nothing without one."""
+    if not model["change_text"]:
+        return
+    for header, rows in model["tables"]:
+        if tuple(header) == CHANGE:
+            yield from (*layout.table(header, rows), "")
+    yield f"{layout.item}{model['change_text']}"
+
+
+def _remedies(findings: Sequence[_Json], item: str, paint: Paint) -> Iterator[str]:
     """What to change first, with what to paste; then the others' remedies."""
     advised = [one for one in findings if one["remedy"]]
     if not advised:
         return
 
     first, *others = advised
-    yield ""
     restart = f" {THEN_RESTART}" if first["option"] else ""
-    yield f"{item}To change: {first['remedy']}{restart}"
+    change = f"To change: {first['remedy']}{restart}"
+    yield f"{item}{paint(change, BOLD)}"
     if first["option"]:
         yield f"{item}{first['option']}"
     seen_first, *_ = first["what"].split(". ")  # --all has the rest, as the page's fold
@@ -186,7 +239,7 @@ def _details(model: _Json, layout: _Layout, shown: str) -> Iterator[str]:
     if model["checklist_text"] is not None:
         yield from ("", *_checklist(model["checklist_text"], layout, shown))
 
-    notes = [_speedup(model), *model["notes"]]
+    notes = [_speedup(model), *model["notes"], model["change_text"], *model["details"]]
     notes = [note for note in notes if note and note not in shown]
     notes += [
         f"temperature {part['temperature']}: {part['note']}"
@@ -223,11 +276,16 @@ def _judged_seconds(model: _Json) -> float:
     return float(known.get("seconds") or model["window"]["seconds"])
 
 
-def _checklist(text: _Json, layout: _Layout, shown: str) -> Iterator[str]:
-    """Would speculation suit it, and what to try first, each with what to paste."""
+def _checklist(
+    text: _Json, layout: _Layout, shown: str, *, columns: int | None = None
+) -> Iterator[str]:
+    """Would speculation suit it, and what to try first, each with what to paste.
+
+    The table has only its first ``columns``, if these are given.
+    """
     if text["conclusion"] not in shown:
         yield from (text["conclusion"], "")
-    yield from layout.texts(text["header"], text["rows"])
+    yield from layout.texts(text["header"][:columns], [row[:columns] for row in text["rows"]])
 
     for candidate in text["candidates"]:
         yield from ("", f"{layout.item}to try, {candidate['method']}: {candidate['why']}")

@@ -132,7 +132,8 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     } <= set(text.splitlines())
     page = status(shown(tree))
     assert text.startswith(
-        f"Does speculation pay? {page['answer']['text']}\n\n{page['answer']['why']}\n"
+        f"Does speculation pay? {page['answer']['text']}\n\n"
+        f"As of 22:13:23 UTC.\n{page['answer']['why']}\n"
     )
     assert page["plugin"]["text"] in text
 
@@ -215,7 +216,7 @@ async def test_times_by_vllms_buckets_are_the_ranges_of_these(reported):
 
 
 async def test_it_answers_in_the_order_of_the_status_page(reported):
-    """The verdicts with their bars, what to change, what presses; tables are asked for.
+    """What to change, the verdicts with their bars, what presses; tables are asked for.
 
     A bar of an acceptance rate stood on the axis of the speedups, and read as one.
     """
@@ -228,7 +229,7 @@ async def test_it_answers_in_the_order_of_the_status_page(reported):
         next(number for number, line in enumerate(lines) if line.startswith(start))
         for start in ("Does ", "  T 0 ", "  T 1+ ", "  To change: ", "  KV cache", "specdec-")
     )
-    assert answer < pays < hot < change < pressed < last == len(lines) - 1
+    assert answer < change < pays < hot < pressed < last == len(lines) - 1
     assert lines[pays].split() == [
         "T",
         "0",
@@ -292,6 +293,31 @@ async def test_sentences_break_between_words_on_a_terminal_alone(reported, monke
     assert not [line for line in broken if len(line) > 60 and "│" not in line]
     assert " ".join(" ".join(broken).split()) == " ".join(" ".join(piped).split())
     assert json.loads(await reported(tree, "--json"))["version"]
+
+
+async def test_the_model_that_the_answer_is_about_comes_first(reported):
+    """Its remedy is under the answer, as on the page; the first one's, that gains, was."""
+    losing = judgement(Verdict.NET_NEGATIVE, 0.4, by_speedup=True)
+    models = (timed_model(name="gains"), timed_model(name="loses", judgement=losing))
+    for options in ((), ("--format", "markdown")):
+        text = await reported(report(*models), *options)
+        assert text.index("model loses") < text.index("model gains")
+
+
+async def test_what_stands_beside_the_rows_of_the_page_is_printed_once(reported):
+    """Of a temperature that loses it was not said what to do, nor why there is no verdict."""
+    gate = Gate("min_requests", 20)
+    little = judgement(Verdict.INSUFFICIENT_DATA, 0.3, gate=gate)
+    few = temperature("0", judgement=little)
+    losing = temperature("1+", Verdict.NET_NEGATIVE, 0.3)
+    lines = (await reported(report(model(few, losing)))).splitlines()
+
+    assert lines.count("  T 0: No verdict: fewer than 20 requests (thresholds.min_requests).") == 1
+    assert lines.count("  T 1+: Speculate fewer tokens (num_speculative_tokens).") == 1
+    assert not any("Times are vLLM's own" in line for line in lines)  # the page folds that
+
+    same = model(few, temperature("1+", judgement=little), judgement=little)
+    assert (await reported(report(same))).count("fewer than 20 requests") == 1
 
 
 async def test_a_bar_of_an_acceptance_rate_says_what_its_mark_is(reported):
@@ -372,7 +398,7 @@ async def test_a_model_whose_engines_all_hang_has_no_verdict(reported):
     for arguments in ((), ("--format", "markdown")):
         said = await reported(replace(tree, health=health), *arguments)
         assert "vLLM's engine hangs." in said
-        assert "Waiting: 1 (4 running now)" in said
+        assert "Waiting: 1 (4 running now)" in " ".join(said.split())
         assert "pays" not in said.partition("\n")[2]
         assert "pays" in (await reported(tree, *arguments)).partition("\n")[2]
 
@@ -382,7 +408,7 @@ async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
     text = await reported(report(model(temperature("0")), scrape=down(BadStatus(500))))
     assert text.startswith(
         "Does speculation pay? The sidecar cannot read vLLM's metrics.\n\n"
-        "Last read at 22:13 UTC (0 s ago).\nStatus 500. "
+        "Last read at 22:13 UTC (0 s ago). As of 22:13:23 UTC.\nStatus 500. "
     )
     assert "model demo" not in text
 
@@ -580,6 +606,8 @@ async def test_the_checklist_and_what_to_try_are_printed_as_on_the_page(reported
         assert f"  to try, {candidate['method']}: {candidate['why']}" in text.splitlines()
         assert f"  {candidate['option']}" in text.splitlines()
 
+    assert "speaks for it" not in text  # no terminal is wide enough
+    assert "speaks for it" in await reported(tree, "--all")
     in_ticket = await reported(tree, "--format", "markdown")
     assert "| condition | says | this pod |" in in_ticket
 
@@ -632,4 +660,5 @@ async def test_what_a_change_did_is_in_the_short_report_as_on_the_page(reported)
     said = await reported(report(model(temperature("0.7-1"), change=Change(60.0, before, now))))
 
     assert "before and after" in said
+    assert "  Before: eagle3, 3 tokens" in said
     assert "23.5 ms (23.1 to 23.9 ms)  18.3 ms (18.0 to 18.7 ms)" in said

@@ -3,6 +3,7 @@
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.wording.numbers import counted
 
 THEN_RESTART: Final = "Then restart vLLM."  # after what was pasted
 _IN_STEPS: Final = "in steps that prefill nothing"
@@ -63,7 +64,7 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
         return f"{_IN_STEPS[:1].upper()}{_IN_STEPS[1:]}, {text}: speculate {how}, or not at all."
 
     return (
-        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: {_IN_STEPS}, about"
+        f"{counted(tokens.best or 0, 'draft token')} instead of {tokens.now}: {_IN_STEPS}, about"
         f" {best} per token instead of {now} at this load."
     )
 

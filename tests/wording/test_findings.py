@@ -196,7 +196,7 @@ def test_too_many_tokens_by_time():
     many = explained(NumberOfTokens(code="too_many_tokens", tokens=tokens), advice=advice)
 
     what = (
-        "Set num_speculative_tokens to 1 instead of 3: in steps that prefill nothing, about 21 ms"
+        "1 draft token instead of 3: in steps that prefill nothing, about 21 ms"
         " per token instead of 30 ms at this load."
     )
     assert many.what == what

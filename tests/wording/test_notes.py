@@ -196,7 +196,7 @@ OFF = (
 )
 MORE = f"more tokens, as long as latency under load allows. {BY_LOAD}"
 SET_TWO = (
-    "Set num_speculative_tokens to 2 instead of 7: in steps that prefill nothing, about 4.15 ms per"
+    "2 draft tokens instead of 7: in steps that prefill nothing, about 4.15 ms per"
     " token instead of 5.2 ms at this load."
 )
 LESS_LOAD = (

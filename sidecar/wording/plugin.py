@@ -76,6 +76,7 @@ _GONE: Final = (
     "The plug-in is no longer connected: vLLM has stopped or restarted without it, or it cannot"
     " reach the sidecar's socket."
 )
+_NONE_YET: Final = "No plug-in has connected yet."
 _NEVER_CONNECTED: Final = (
     f"No plug-in has connected yet, so {_LACKS}. If vLLM has loaded the plug-in, it will connect"
     " with the next request. If it failed to load, vLLM's log has a line with `specdec`. If vLLM"
@@ -140,7 +141,7 @@ def plugin_sentence(report: PluginReport, *, is_up: bool = True) -> str:
         case PluginState.OTHER_FORMAT:
             sentence = _other_format(report)
         case PluginState.NOT_CONNECTED:
-            sentence = _not_connected(report)
+            sentence = _not_connected(report, is_up=is_up)
         case PluginState.ELSEWHERE:
             sentence = _elsewhere(report)
         case PluginState.SEVERAL_SENDERS:
@@ -183,11 +184,13 @@ def _other_format(report: PluginReport) -> str:
     return sentence.format(theirs, VERSION)
 
 
-def _not_connected(report: PluginReport) -> str:
+def _not_connected(report: PluginReport, *, is_up: bool) -> str:
     if report.problem:
         return _CANNOT_LISTEN.format(report.problem)
     if report.heard:
         return _GONE
+    if not is_up:  # it is no matter until vLLM answers
+        return _NONE_YET
     if report.is_loaded:
         return _LOADED_UNDER_TRAFFIC if report.has_served else _LOADED
     return _NEVER_CONNECTED_UNDER_TRAFFIC if report.has_served else _NEVER_CONNECTED

@@ -121,6 +121,13 @@ def test_a_state_says_what_it_means(report, words):
     assert words in plugin_sentence(report)
 
 
+@pytest.mark.parametrize("has_served", [False, True])
+def test_while_vllm_is_away_a_plug_in_that_never_connected_is_no_matter(has_served):
+    """How to load it took four lines under "Connection refused"."""
+    never = replace(NEVER_CONNECTED, has_served=has_served)
+    assert plugin_sentence(never, is_up=False) == "No plug-in has connected yet."
+
+
 @pytest.mark.parametrize(
     ("code", "details", "words"),
     [

@@ -48,9 +48,9 @@ class TokensAdvice:
     """What to change about the number of draft tokens.
 
     It is ``now``; ``best`` would be better, None if unknown. By time: a token takes
-    ``best_seconds`` with ``best`` and ``now_seconds`` with ``now``. Otherwise by ``acceptance``,
-    the acceptance rate, and ``next_rate``, that of the first position that is not worth drafting,
-    if known.
+    ``best_seconds`` with ``best``, ``now_seconds`` with ``now`` and ``plain_seconds`` without a
+    draft. Otherwise by ``acceptance``, the acceptance rate, and ``next_rate``, that of the first
+    position that is not worth drafting, if known.
     """
 
     direction: Direction
@@ -60,6 +60,7 @@ class TokensAdvice:
     next_rate: float | None = None
     best_seconds: float | None = None
     now_seconds: float | None = None
+    plain_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,7 @@ def timed_advice(
         best=best,
         best_seconds=seconds[best],
         now_seconds=seconds[-1],
+        plain_seconds=seconds[0],
     )
 
 

@@ -44,7 +44,7 @@ from sidecar.wording.tables import (
     shown_quantiles,
     temperature_rows,
 )
-from sidecar.wording.verdicts import is_guess, verdict_words
+from sidecar.wording.verdicts import TOO_LITTLE, is_guess, verdict_words
 
 FIDELITY = "docs/fidelity.md"  # its path on this server
 _WIDTH = 300
@@ -405,19 +405,17 @@ def _whole(model: ModelReport, thresholds: Thresholds, history: History, said: s
 
 
 def _speedup(judged: Judgement, speedup: Speedup | None, held: Speedup | None) -> tuple[str, str]:
-    """A speedup on its axis, and in figures; both are empty without one.
+    """A speedup on its axis, and in figures; both are empty without one that can be judged.
 
     ``held`` is the last one known, which stands in for it.
     """
     shown = speedup or held
-    if shown is None:
+    if shown is None or verdict_words(judged) == TOO_LITTLE:
         return "", ""
 
     what = "no clear difference" if is_unclear(shown) else effect(shown)
     if speedup is None:
         what = "the last one known"
-    elif judged.gate is not None:
-        what = "too little to judge"
     elif judged.by_speedup in (None, Verdict.INSUFFICIENT_DATA):
         what = "not certain yet"
     return axis(shown), f"speedup {value(plus_minus(shown))}<br>{what}"

@@ -87,8 +87,11 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
     if not drafts_with_a_model(speculation.method):
         return _NOTHING_REPEATS
 
-    target = configuration.quantization or "none"
-    draft = speculation.draft_quantization or "none"
+    target = configuration.quantization
+    draft = speculation.draft_quantization
+    quantization = "quantization"
+    if target or draft:
+        quantization += f" (target: {target or 'none'}, draft: {draft or 'none'})"
     longest = ""
     if speculation.draft_max_model_len is not None and configuration.model_runner_v2 is False:
         longest = (
@@ -98,9 +101,9 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
         )
 
     return (
-        "Restart vLLM. If that does not help, check that the draft was made for this target: its"
-        f" vocabulary, chat template, quantization (target: {target}, draft: {draft}) and vLLM's"
-        f" version.{longest} Until then remove --speculative-config."
+        "If a restart does not help, remove --speculative-config until you know why the draft does"
+        f" not fit this target: its vocabulary, chat template, {quantization} or vLLM's"
+        f" version.{longest}"
     )
 
 

@@ -46,8 +46,8 @@ def _one_engine(finding: LowerAcceptance, _model: ModelReport) -> Explanation:
             " that are otherwise alike."
         ),
         remedy=(
-            "Drain and restart this vLLM. If that does not help, compare the engine's configuration"
-            " and GPU with those of the others."
+            "Drain and restart this vLLM with all its engines. If that does not help, compare the"
+            " configuration and GPU of the engine with those of the others."
         ),
         expect="The engines of one vLLM load the same draft, so a difference points to a fault.",
         verify=(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isnan
 from typing import Final
 
 from sidecar.analysis.engine.cache import sum_caches
@@ -169,8 +168,8 @@ def _room(finding: Room, model: ModelReport) -> Explanation:
         ),
         remedy=(
             "Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or"
-            " add pods. To find out whether requests gain more from the draft than from the room,"
-            " compare without it at this load."
+            " add pods. Whether the draft is worth the room that it takes, a comparison with a vLLM"
+            " without it at this load tells."
         ),
         expect=(
             "A preempted request is computed again, and its client waits for that; no acceptance"
@@ -197,7 +196,7 @@ def _taken(finding: Room) -> str:
 def _pressure(engines: Sequence[EngineReport]) -> str:
     preempted = sum_caches(engine.cache for engine in engines).preemptions
     waiting = sum(waiting_for_room(engine) for engine in engines)
-    seen = [] if isnan(preempted) else [f"{counted(preempted, 'preemption')} in the window"]
+    seen = [f"{counted(preempted, 'preemption')} in the window"] if preempted > 0 else []
     return ", ".join([*seen, f"{counted(waiting, 'request')} waiting for room"])
 
 

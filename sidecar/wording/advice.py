@@ -3,7 +3,7 @@
 from typing import Final
 
 from sidecar.analysis.advice import Advice, Direction, TokensAdvice
-from sidecar.wording.numbers import counted
+from sidecar.wording.numbers import counted, percent
 
 THEN_RESTART: Final = "Then restart vLLM."  # after what was pasted
 _IN_STEPS: Final = "in steps that prefill nothing"
@@ -36,26 +36,29 @@ def tokens_sentence(advice: Advice) -> str:
 
 
 def _by_acceptance(tokens: TokensAdvice) -> str:
-    text = f"Acceptance rate {tokens.acceptance:.2f}:"
+    text = f"Acceptance rate {percent(tokens.acceptance)}:"
     if tokens.direction is Direction.MORE:
         return f"{text} speculate more tokens, as long as latency under load allows."
     if tokens.next_rate is None:
         return f"{text} speculate fewer tokens."
 
-    at = f"is accepted only {tokens.next_rate:.0%} of the time"
+    at = f"is accepted only {percent(tokens.next_rate)} of the time"
     if tokens.direction is Direction.NONE:
         return (
             f"{text} turn speculation off, or use another draft model: even the first token {at}."
         )
 
     return (
-        f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
+        f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: draft token"
+        f" {(tokens.best or 0) + 1} {at}."
     )
 
 
 def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
-    best = f"{1000 * (tokens.best_seconds or 0):.3g} ms"
-    now = f"{1000 * (tokens.now_seconds or 0):.3g} ms"
+    best, now, plain = (
+        f"{1000 * (seconds or 0):.3g} ms"
+        for seconds in (tokens.best_seconds, tokens.now_seconds, tokens.plain_seconds)
+    )
 
     if tokens.direction is Direction.NONE:
         how = "only at lower loads (num_speculative_tokens_per_batch_size)"
@@ -65,7 +68,7 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
 
     return (
         f"{counted(tokens.best or 0, 'draft token')} instead of {tokens.now}: {_IN_STEPS}, about"
-        f" {best} per token instead of {now} at this load."
+        f" {best} per token instead of {now} at this load; {plain} without speculation."
     )
 
 

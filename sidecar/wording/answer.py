@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
+from sidecar.analysis.advice import Direction
 from sidecar.analysis.checklist.checklist import Checklist
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.evidence import CONFIDENCE, Evidence
@@ -21,8 +22,11 @@ from sidecar.engine.names import Gauge
 from sidecar.errors import TimedOut, Unreachable
 from sidecar.findings.ending import READ_A_REPLY, unmeasured, unmeasured_sentence, worse_sentence
 from sidecar.findings.finding import Finding
+from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.findings.mismatch import collapse_sentence
 from sidecar.findings.not_speculating import NotSpeculating
+from sidecar.findings.number_of_tokens import NumberOfTokens
+from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.wording.checklist import conclusion
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import (
@@ -45,7 +49,7 @@ from sidecar.wording.speed import (
     why_withheld,
 )
 from sidecar.wording.tables import judged_window
-from sidecar.wording.verdicts import is_guess, words_of
+from sidecar.wording.verdicts import is_guess, verdict_words, words_of
 
 # Worst first.
 TONES: Final = {
@@ -58,6 +62,7 @@ _LIKELY: Final = "likely"  # by the rule of thumb alone
 _WORST_FIRST: Final = ("bad", "even", _LIKELY, "good", "mute")
 _MINUTE: Final = 60.0
 _NAMED_ENGINES: Final = 3  # of more, their number is told
+_NAMED_MODELS: Final = 3
 _SETTLED: Final = 60.0  # seconds of traffic after which the answer does not wait for the speedup
 # The acceptance rate knows neither the load nor the cost of drafting.
 _BY_RULE: Final = "Not measured; by the rule of thumb, speculation"
@@ -66,13 +71,14 @@ _UNCERTAIN: Final = (
 )
 _BY_TIME: Final = "Measured with prefill, against decoding without speculation at the same load"
 _EVEN: Final = "Without speculation, requests would take about as long."
-_UNTIL: Final = "Until a change helps, it is faster without --speculative-config."
+_OFF: Final = "It is faster without --speculative-config."
 _MEASURED_BY: Final = (
     f"measure what it saves or costs, on a vLLM without --speculative-config: `{BASELINE}`"
     " (docs/measure.md)."
 )
 _MEASURE: Final = f"{_MEASURED_BY[:1].upper()}{_MEASURED_BY[1:]}"
 _MEASURE_FIRST: Final = f"Before you turn it off, {_MEASURED_BY}"
+_FEWER_FIRST: Final = f"First try fewer draft tokens; before you turn it off, {_MEASURED_BY}"
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -161,7 +167,7 @@ def _since(about: Sequence[Judgement], at: float) -> str:
     since, first = choose(dated, key=lambda one: one[0])
     length = _ago(since, at)
     if first.was is None:
-        return f"Known since {length}."
+        return f"{'Unchanged' if all(map(is_guess, about)) else 'Known'} since {length}."
     return f"Since {length}; before: {words_of(first.was, is_guess=is_guess(first))}."
 
 
@@ -195,11 +201,29 @@ def _answer(report: Report) -> Answer:
     if not told:
         return _without_drafts(report)
 
-    answers = {model.model_name: _of(model, report.plugin) for model in told}
-    ranks = {model.model_name: _rank(_worst(model)) for model in told}
+    return _of_models(told, report.plugin)
+
+
+def _of_models(models: Sequence[ModelReport], plugin: PluginReport) -> Answer:
+    """That of the worst one; of several, it is named, and the others' verdicts are told."""
+    answers = {model.model_name: _of(model, plugin) for model in models}
+    ranks = {model.model_name: _rank(_worst(model)) for model in models}
     name = min(answers, key=lambda name: (_WORST_FIRST.index(answers[name].tone), ranks[name]))
     worst = replace(answers[name], model_name=name)
-    return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
+    if len(answers) == 1:
+        return worst
+
+    others = _others([model for model in models if model.model_name != name])
+    reason = f"{worst.reason} {others}".strip()
+    return replace(worst, text=f"{name}: {worst.text}", reason=reason)
+
+
+def _others(models: Sequence[ModelReport]) -> str:
+    """The verdicts of the models that the answer is not about; there are some."""
+    if len(models) > _NAMED_MODELS:
+        return f"{len(models)} other models have answers of their own."
+    said = [f"{model.model_name}: {verdict_words(model.judgement)}" for model in models]
+    return f"The others: {'; '.join(said)}." if len(said) > 1 else f"The other, {said[0]}."
 
 
 def _rank(verdict: Verdict) -> int:
@@ -373,19 +397,21 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
     found = _judged(model, plugin)
-    if model.judgement.by_speedup is Verdict.NET_NEGATIVE:
-        found = replace(found, reason=f"{found.reason} {_UNTIL}".strip())
+    if model.judgement.by_speedup is Verdict.NET_NEGATIVE and not _drafts_fewer(model):
+        found = replace(found, reason=f"{found.reason} {_OFF}".strip())
     if losing := _losing_engines(model):
         found = replace(found, text=f"{found.text} But it does not pay on {losing}.", tone="bad")
+    elif odd := _odd_engine(model):
+        found = replace(found, text=f"{found.text} But {odd}.", tone="even")
     if all(judged.by_speedup is None for judged in found.about):
         by_sizes = estimate_sentence(model.estimate, _rates(found.about))
         found = replace(found, reason=f"{by_sizes} {found.reason}".strip())
     room = room_sentence(model)
-    pays = _worst(model) is Verdict.NET_POSITIVE
-    if room and pays and model.judgement.by_speedup is None:
-        why = f"The rule of thumb does not know that: {room} {found.reason}".strip()
-        text = f"{found.text} But requests wait for room."
-        return replace(found, text=text, tone="even", reason=why)
+    if room and _worst(model) is Verdict.NET_POSITIVE:
+        found = replace(found, text=f"{found.text} But requests wait for KV cache.", tone="even")
+        if model.judgement.by_speedup is None:
+            why = f"The rule of thumb does not know that: {room} {found.reason}".strip()
+            return replace(found, reason=why)
 
     speed = model.speed
     if speed is not None and speed.held is not None:
@@ -407,6 +433,19 @@ def _losing_engines(model: ModelReport) -> str:
     if len(losing) > _NAMED_ENGINES:
         return f"{len(losing)} of {len(model.engines)} engines"
     return f"{'engine' if len(losing) == 1 else 'engines'} {', '.join(losing)}" if losing else ""
+
+
+def _odd_engine(model: ModelReport) -> str:
+    """The one engine that accepts less than the others, as a clause; empty if there is none."""
+    odd = next((one for one in model.findings if one.code == ONE_ENGINE.code), None)
+    if not isinstance(odd, LowerAcceptance):
+        return ""
+    return f"engine {odd.group} accepts {percent(odd.rate)}, the others {percent(odd.others)}"
+
+
+def _drafts_fewer(model: ModelReport) -> bool:
+    """Whether fewer draft tokens, and some, are advised, which then are faster than none."""
+    return any(isinstance(one, NumberOfTokens) and one.is_sure for one in model.findings)
 
 
 def _is_of_no_help(model: ModelReport) -> bool:
@@ -480,13 +519,7 @@ def _by_temperature(split: Split, model: ModelReport) -> Answer:
     open_ = f"At {_temperatures(undecided)} it is undecided." if undecided else ""
 
     if losing:
-        # All of one window, whichever each was judged over.
-        share = percent(sum(bucket.window.share for bucket in losing))
-        have = "have" if len(losing) > 1 else "has"
-        text = (
-            f"{_clause(losing, model)} at {_temperatures(losing)}, which {have} {share} of the"
-            f" draft tokens{drafted}."
-        )
+        text = f"{_clause(losing, model)} at {_temperatures(losing)}{_share(losing)}{drafted}."
         return _said_of(losing, text, open_, split, model)
 
     if even:
@@ -502,9 +535,27 @@ def _by_temperature(split: Split, model: ModelReport) -> Answer:
 def _said_of(split: Split, text: str, reason: str, shown: Split, model: ModelReport) -> Answer:
     """An answer about temperatures of one verdict, of all that are ``shown``."""
     tone = _tone(_judgements(split), model)
-    is_ruled_out = bool(_with(split, Verdict.NET_NEGATIVE)) and not _is_measured(split)
-    reason = f"{reason} {_MEASURE_FIRST}".strip() if is_ruled_out else reason
+    if _with(split, Verdict.NET_NEGATIVE) and not _is_measured(split):
+        reason = f"{reason} {_measure_first(model)}".strip()
     return Answer(text, tone, reason, _listed(shown), about=_judgements(split))
+
+
+def _share(split: Split) -> str:
+    """Their share of the draft tokens as a clause; empty if they have all."""
+    # All of one window, whichever each was judged over.
+    share = percent(sum(bucket.window.share for bucket in split))
+    if share == percent(1.0):
+        return ""
+    return f", which {'have' if len(split) > 1 else 'has'} {share} of the draft tokens"
+
+
+def _measure_first(model: ModelReport) -> str:
+    """What to do before speculation that does not pay by the rule of thumb is turned off."""
+    fewer = any(
+        isinstance(one, NumberOfTokens) and one.tokens.direction is Direction.FEWER
+        for one in model.findings
+    )
+    return _FEWER_FIRST if fewer else _MEASURE_FIRST
 
 
 def _judgements(split: Split) -> tuple[Judgement, ...]:
@@ -575,7 +626,7 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
         parts.append(f"is undecided {_at(leaning)}")
 
     if lost or saved:
-        word = _in_a_word(model.judgement, lost, [*even, *leaning])
+        word = _in_a_word(model.judgement, lost, saved, [*even, *leaning])
         text = f"Speculation {word}: per token, it {'; '.join(parts)}."
     elif even:
         text = f"Speculation {'; '.join(parts)}."
@@ -596,15 +647,17 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
     return Answer(text, tone, reason, listed, about=_judgements(worst))
 
 
-def _in_a_word(whole: Judgement, lost: Split, neither: Split) -> str:
+def _in_a_word(whole: Judgement, lost: Split, saved: Split, neither: Split) -> str:
     """Whether it pays, as the row of all requests and the dashboards have it.
 
     ``neither`` are the temperatures that break even or are undecided. Others may have too little
     traffic to be told.
     """
     verdict = None if is_guess(whole) else whole.verdict
+    if lost and verdict is Verdict.NET_NEGATIVE:
+        return "does not pay on the whole" if saved else "does not pay"
     if lost:
-        return "does not pay" if verdict is Verdict.NET_NEGATIVE else "loses in part"
+        return "loses in part"
     return "pays" if verdict is Verdict.NET_POSITIVE and not neither else "pays in part"
 
 
@@ -680,7 +733,7 @@ def _overall(model: ModelReport, plugin: PluginReport, temperatures: Split) -> A
     if judged.by_speedup is None or speedup is None:
         text = f"{_by_rule([judged], model)} on average{_drafted(model)}."
         loses = verdict is Verdict.NET_NEGATIVE
-        why = f"{why} {_MEASURE_FIRST}" if loses else why
+        why = f"{why} {_measure_first(model)}" if loses else why
         return Answer(text, _tone([judged], model), why, about=(judged,))
 
     what = words_of(verdict, is_guess=False)

@@ -105,7 +105,7 @@ def _too_little(checklist: Checklist, traffic: Traffic) -> str:
 def _open(checklist: Checklist, reasons: str) -> str:
     """That speculation is worth a try, or may pay or not."""
     if checklist.verdict is Readiness.TRY:
-        return "speculation is worth a try: most lines speak for it, and none against it."
+        return "speculation is worth a try: nothing speaks against it."
     if reasons:
         return f"speculation may pay or not. Against it: {reasons}."
     return "speculation may pay or not: not enough lines speak for it."

@@ -29,10 +29,10 @@ def stalled_sentence(health: HealthReport) -> str:
     first = min(health.stalled, key=lambda one: one.since)
     others = len(health.stalled) - 1
     more = f" and {counted(others, 'other engine')}" if others else ""
-    who = "The sidecar's probe waits" if first.is_probed else "Requests wait"
+    work = "The sidecar's probe waits for an answer" if first.is_probed else "Requests run"
     return (
-        f"Restart vLLM: an engine that hangs answers no request any more. {who} for an answer on"
-        f" engine {first.key.engine}{more}, but nothing that vLLM or the plug-in counts has changed"
-        f" since {utc(first.since)}, and vLLM is not paused. docs/restarts.md says how the kubelet"
-        " restarts it."
+        f"Restart vLLM: an engine that hangs answers no request any more. {work} on engine"
+        f" {first.key.engine}{more}, but nothing that vLLM or the plug-in counts has changed since"
+        f" {utc(first.since)}, and vLLM is not paused. docs/restarts.md says how the kubelet can"
+        " restart it by itself."
     )

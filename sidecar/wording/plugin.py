@@ -73,9 +73,10 @@ _CANNOT_LISTEN: Final = (
     " (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other sidecar uses."
 )
 _GONE: Final = (
-    "The plug-in is no longer connected: vLLM has stopped or restarted without it, or it cannot"
-    " reach the sidecar's socket."
+    "The plug-in is no longer connected: vLLM has restarted without it, or it cannot reach the"
+    " sidecar's socket."
 )
+_GONE_AS_WELL: Final = "The plug-in is no longer connected either."
 _NONE_YET: Final = "No plug-in has connected yet."
 _NEVER_CONNECTED: Final = (
     f"No plug-in has connected yet, so {_LACKS}. If vLLM has loaded the plug-in, it will connect"
@@ -94,11 +95,9 @@ _LOADED_UNDER_TRAFFIC: Final = (
     f" failed to load: then vLLM's log has a line with `specdec`. {_DOCTOR}"
 )
 _NEVER_CONNECTED_UNDER_TRAFFIC: Final = (
-    f"No plug-in has connected although vLLM serves requests, so {_LACKS}. {_DOCTOR}"
-    " Mostly vLLM has not loaded it (`specdec-sidecar plugin DIR` writes it, and vLLM loads it once"
-    " it is restarted with `PYTHONPATH=DIR`; if that failed, its log has a line with `specdec`), or"
-    " it sends to another socket than this sidecar's (SPECDEC_PLUGIN__SOCKET: the same path for"
-    " both, in a directory that both share)."
+    f"No plug-in has connected although vLLM serves requests, so {_LACKS}. {_DOCTOR} Mostly vLLM"
+    " has not loaded it: `specdec-sidecar plugin DIR` writes it, and vLLM loads it once it is"
+    " restarted with `PYTHONPATH=DIR`."
 )
 _ELSEWHERE: Final = (
     "The plug-ins that are connected are of another server than vLLM's metrics, or of engines that"
@@ -188,7 +187,7 @@ def _not_connected(report: PluginReport, *, is_up: bool) -> str:
     if report.problem:
         return _CANNOT_LISTEN.format(report.problem)
     if report.heard:
-        return _GONE
+        return _GONE if is_up else _GONE_AS_WELL
     if not is_up:  # it is no matter until vLLM answers
         return _NONE_YET
     if report.is_loaded:

@@ -12,7 +12,7 @@ from sidecar.analysis.speed.plain import uncertainty
 from sidecar.analysis.speed.speedup import EngineSpeed, Held, Speedup, inexact_baseline
 from sidecar.analysis.speed.withheld import Withheld
 from sidecar.settings.baselines import PlainStepTimes
-from sidecar.wording.numbers import duration, latency, percent, rate_within
+from sidecar.wording.numbers import counted, duration, latency, percent, rate_within
 
 _SOCKET: Final = "--plugin-socket PATH"
 BASELINE: Final = (
@@ -58,9 +58,6 @@ _SIDES: Final = {
     Side.BELOW: "below that, so it probably does not pay",
 }
 _TRAFFIC_DECIDES: Final = "More traffic decides."
-_FASTER_EITHER_WAY: Final = (
-    "More traffic decides; another number of draft tokens is faster either way."
-)
 CONTEXTS: Final = (
     *("context, tokens", "speedup"),
     *("time per token with speculation", "without (baseline)"),
@@ -202,7 +199,7 @@ def deciding_sentence(model: ModelReport) -> str:
     """What makes an undecided speedup certain: more traffic, or a more exact baseline."""
     error = inexact_baseline(model.speed, model.plain_steps)
     if error is None:
-        return _FASTER_EITHER_WAY if _drafts_better(model.advice) else _TRAFFIC_DECIDES
+        return " ".join(filter(None, (_TRAFFIC_DECIDES, _in_either_case(model.advice))))
 
     return (
         "More traffic alone may not decide: the baseline's step times at this load are only known"
@@ -211,10 +208,13 @@ def deciding_sentence(model: ModelReport) -> str:
     )
 
 
-def _drafts_better(advice: Advice | None) -> bool:
-    """Whether, by time, another number of draft tokens is advised, and not to draft none."""
+def _in_either_case(advice: Advice | None) -> str:
+    """That another number of draft tokens is faster by time; empty unless it is, and some are."""
     tokens = None if advice is None else advice.tokens
-    return tokens is not None and tokens.best_seconds is not None and bool(tokens.best)
+    if tokens is None or tokens.best_seconds is None or not tokens.best:
+        return ""
+    are = "is" if tokens.best == 1 else "are"
+    return f"In either case {counted(tokens.best, 'draft token')} {are} faster than {tokens.now}."
 
 
 def _range(values: Sequence[float]) -> str:

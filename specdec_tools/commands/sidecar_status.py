@@ -122,10 +122,12 @@ def status_lines(
         yield from summary(model, status["thresholds"], layout, paint, shown)
 
     yield ""
+    vllm = f", of vLLM at {status['vllm_url']}" if "vllm_url" in status else ""
+    whose = f"specdec-sidecar {status['version']}, {origin}{vllm}"
     if is_brief:
-        yield f"specdec-sidecar {status['version']}, {origin}; --all has all that is known"
+        yield f"{whose}; --all has all that is known"
     else:
-        yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds"
+        yield f"{whose}; times in milliseconds"
         yield LEGEND
 
 

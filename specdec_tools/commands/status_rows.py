@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sidecar.analysis.evidence import CONFIDENCE
 from sidecar.analysis.judgement import Basis
+from sidecar.wording.verdicts import TOO_LITTLE
 from specdec_tools.commands.terminal import Paint
 
 _Json = Mapping[str, Any]
@@ -24,9 +25,9 @@ def verdict_rows(model: _Json, thresholds: _Json, paint: Paint) -> Iterator[str]
     """
     speed = model["speed"]
     speedup = None if speed is None else speed["speedup"]
-    parts = [("all requests", model, speedup)]
+    parts = [("all requests", model, _judged(model, speedup))]
     parts += [
-        (f"T {part['temperature']}", part, part["speedup"])
+        (f"T {part['temperature']}", part, _judged(part, part["speedup"]))
         for part in model["temperatures"]
         if part["window"]["draft_tokens"]
     ]
@@ -50,6 +51,11 @@ def verdict_rows(model: _Json, thresholds: _Json, paint: Paint) -> Iterator[str]
         ).rstrip()
 
 
+def _judged(part: _Json, speedup: _Json | None) -> _Json | None:
+    """No speedup where there is too little data to judge it."""
+    return None if part["words"] == TOO_LITTLE else speedup
+
+
 def _rate(part: _Json) -> float | None:
     """The acceptance rate that was judged or, where none was, the recent one."""
     rate: float | None = part[part["judgement"]["judged"] or "window"]["rate"]
@@ -70,8 +76,8 @@ def _timed(speedup: _Json | None) -> tuple[str, str]:
     """A speedup's bar and figures."""
     if speedup is None:
         return " " * _WIDTH, ""
-    margin = CONFIDENCE * speedup["error"]
-    return axis(speedup["ratio"], margin), f"{speedup['ratio']:.2f} ± {margin:.2f} x"
+    ratio, margin = (round(each, 2) for each in (speedup["ratio"], CONFIDENCE * speedup["error"]))
+    return axis(ratio, margin), f"{ratio:.2f} ± {margin:.2f} x"
 
 
 def _accepted(part: _Json, limit: float) -> str:

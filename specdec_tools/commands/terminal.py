@@ -36,7 +36,7 @@ def has_colors() -> bool:
 def broken(lines: Iterable[str]) -> Iterator[str]:
     """The lines; on a terminal, sentences are broken between words where it ends.
 
-    Rows of tables are not, nor what is to be copied: the terminal breaks that without a line end.
+    Options are, after the commas of their JSON, so that they can be copied; rows of tables are not.
     """
     if not sys.stdout.isatty():
         yield from lines
@@ -45,9 +45,13 @@ def broken(lines: Iterable[str]) -> Iterator[str]:
     columns = max(shutil.get_terminal_size().columns, _FEWEST_COLUMNS)
     for line in lines:
         text = line.lstrip()
-        is_sentence = text and "  " not in text and not text.startswith("--")
         indent = line[: len(line) - len(text)]
-        yield from _sentence(text, indent, columns) if is_sentence else (line,)
+        if text.startswith("--"):
+            yield from _option(text, indent, columns)
+        elif text and "  " not in text:
+            yield from _sentence(text, indent, columns)
+        else:
+            yield line
 
 
 def _sentence(text: str, indent: str, columns: int) -> Iterator[str]:
@@ -61,3 +65,16 @@ def _sentence(text: str, indent: str, columns: int) -> Iterator[str]:
         break_on_hyphens=False,
     )
     return (part.replace(_SPACE, " ") for part in parts)
+
+
+def _option(text: str, indent: str, columns: int) -> Iterator[str]:
+    """A shell's argument, and JSON, is the same with a line end after a comma."""
+    first, *others = text.split(", ")
+    line = f"{indent}{first}"
+    for part in others:
+        if len(line) + len(f", {part},") > columns:
+            yield f"{line},"
+            line = f"{indent}  {part}"
+        else:
+            line = f"{line}, {part}"
+    yield line

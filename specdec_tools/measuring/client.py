@@ -141,6 +141,9 @@ _MOST_REPLY: Final = 64 * 1024 * 1024  # bytes
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 _MOST_SAID: Final = 64 * 1024  # bytes of a refusal
 _MOST_WAIT: Final = 5.0  # seconds for it
+# Seconds for which an idle connection is kept. vLLM closes one after 5 by default
+# (VLLM_HTTP_TIMEOUT_KEEP_ALIVE), and a request that is sent at that moment fails.
+_IDLE: Final = 2.0
 _TOO_LONG: Final = re.compile(rb"maximum (?:context|model) length (?:is|of) (\d{1,9})\b")
 
 
@@ -162,7 +165,9 @@ class Client:
 
         self._session = aiohttp.ClientSession(
             headers=headers,
-            connector=aiohttp.TCPConnector(limit=0, ssl=client_context(tls=options.tls)),
+            connector=aiohttp.TCPConnector(
+                limit=0, ssl=client_context(tls=options.tls), keepalive_timeout=_IDLE
+            ),
             timeout=aiohttp.ClientTimeout(total=_LONGEST_REPLY),
             cookie_jar=aiohttp.DummyCookieJar(),
         )

@@ -1,3 +1,6 @@
+import json
+import shlex
+
 import pytest
 
 from specdec_tools.commands.terminal import broken, colored
@@ -33,14 +36,26 @@ def test_a_sentence_keeps_its_indent_its_colours_and_its_numbers_with_their_unit
     [
         "",
         "  all requests  pays  ··········│·····●····  1.50 ± 0.02 x",
-        """  --speculative-config '{"method": "eagle3", "num_speculative_tokens": 3}'""",
         "  https://an.address/that/has/no/space/but/more/than/forty-two/letters",
     ],
 )
-def test_rows_and_what_is_to_be_copied_stay_whole(columns, line):
-    """A line end in an option ends the command that it is pasted into."""
+def test_rows_and_addresses_stay_whole(columns, line):
     columns(42)
     assert [*broken([line])] == [line]
+
+
+def test_an_option_is_the_same_to_a_shell_where_its_lines_are_broken(columns):
+    given = {"method": "eagle3", "num_speculative_tokens": 3, "model": "a/head-of-this-model"}
+    option = f"  --speculative-config '{json.dumps(given)}'"
+    columns(72)
+    lines = [*broken([option])]
+
+    assert lines == [
+        """  --speculative-config '{"method": "eagle3",""",
+        """    "num_speculative_tokens": 3, "model": "a/head-of-this-model"}'""",
+    ]
+    _, pasted = shlex.split("\n".join(lines))
+    assert json.loads(pasted) == given
 
 
 def test_a_tiny_terminal_still_gets_whole_words(columns):

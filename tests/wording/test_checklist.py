@@ -24,7 +24,7 @@ MEASURE = (
     " --url URL --against OTHER` (docs/measure.md)."
 )
 JUDGED = "Judging by 40 requests in 10 min"
-WORTH_A_TRY = f"{JUDGED}, speculation is worth a try: most lines speak for it, and none against it."
+WORTH_A_TRY = f"{JUDGED}, speculation is worth a try: nothing speaks against it."
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ def test_a_stall_names_its_engine_and_time_and_where_the_kubelet_is_told_to_rest
     said = stalled_sentence(HealthReport(ailing=ailing))
 
     assert said.startswith("Restart vLLM:")
-    assert "Requests wait for an answer on engine 0 and 1 other engine, but" in said
+    assert "Requests run on engine 0 and 1 other engine, but" in said
     assert "since 08:00:00 UTC" in said
-    assert said.endswith("docs/restarts.md says how the kubelet restarts it.")
+    assert said.endswith("docs/restarts.md says how the kubelet can restart it by itself.")
 
 
 def test_where_nothing_runs_it_is_the_sidecars_own_request_that_waits():

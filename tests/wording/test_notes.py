@@ -189,7 +189,7 @@ BY_LOAD = (
     " runner V1. Keep the load at which it reaches 0 away from the usual one: there vLLM would"
     " draft at one step and not at the next, which halved the throughput in vLLM issue 49548."
 )
-TWO = "fewer tokens, 2 instead of 5: the next one is accepted only 28% of the time."
+TWO = "fewer tokens, 2 instead of 5: draft token 3 is accepted only 28% of the time."
 OFF = (
     "turn speculation off, or use another draft model: even the first token is accepted only 35% of"
     " the time."
@@ -197,7 +197,7 @@ OFF = (
 MORE = f"more tokens, as long as latency under load allows. {BY_LOAD}"
 SET_TWO = (
     "2 draft tokens instead of 7: in steps that prefill nothing, about 4.15 ms per"
-    " token instead of 5.2 ms at this load."
+    " token instead of 5.2 ms at this load; 5 ms without speculation."
 )
 LESS_LOAD = (
     "In steps that prefill nothing, about 4.15 ms per token without speculation and 5.2 ms with it"
@@ -207,7 +207,13 @@ AT_LOWER_LOADS = (
     f"{LESS_LOAD} only at lower loads (num_speculative_tokens_per_batch_size), or not at all."
 )
 FEWER, OR_NONE = Direction.FEWER, Direction.NONE
-BY_TIME = {"now": 7, "best": 0, "best_seconds": 0.00415, "now_seconds": 0.0052}
+BY_TIME = {
+    "now": 7,
+    "best": 0,
+    "best_seconds": 0.00415,
+    "now_seconds": 0.0052,
+    "plain_seconds": 0.005,
+}
 GIVEN_UP = "does not use async scheduling"
 SCHEDULE = ((1, 4, 3), (5, 8, 0))
 
@@ -221,15 +227,15 @@ SCHEDULE = ((1, 4, 3), (5, 8, 0))
             FEWER,
             {"now": 5, "best": 2, "acceptance": 0.3, "next_rate": 0.28},
             {},
-            f"0.30: speculate {TWO}",
+            f"30%: speculate {TWO}",
         ),
-        (OR_NONE, {"now": 3, "best": 0, "acceptance": 0.18, "next_rate": 0.35}, {}, f"0.18: {OFF}"),
-        (FEWER, {"now": 0, "acceptance": 0.2}, {}, "0.20: speculate fewer tokens."),
+        (OR_NONE, {"now": 3, "best": 0, "acceptance": 0.18, "next_rate": 0.35}, {}, f"18%: {OFF}"),
+        (FEWER, {"now": 0, "acceptance": 0.2}, {}, "20%: speculate fewer tokens."),
         (
             Direction.MORE,
             {"now": 2, "acceptance": 0.81},
             {"schedule": SCHEDULE},
-            f"0.81: speculate {MORE}",
+            f"81%: speculate {MORE}",
         ),
         (FEWER, BY_TIME | {"best": 2}, {}, SET_TWO),
         (OR_NONE, BY_TIME, {"can_schedule": True}, AT_LOWER_LOADS),

@@ -41,7 +41,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
         ),
         (
             replace(NEVER_CONNECTED, has_served=True),
-            "Mostly vLLM has not loaded it (`specdec-sidecar plugin DIR` writes it",
+            "Mostly vLLM has not loaded it: `specdec-sidecar plugin DIR` writes it",
         ),
         (
             replace(NEVER_CONNECTED, is_loaded=True),
@@ -61,7 +61,7 @@ PLAIN = replace(in_state(PluginState.IDLE).engines[0], speculates=False)
         ),
         (
             replace(NEVER_CONNECTED, heard=True),
-            "The plug-in is no longer connected: vLLM has stopped or restarted",
+            "The plug-in is no longer connected: vLLM has restarted without it, or",
         ),
         (
             replace(NEVER_CONNECTED, problem="No access"),

@@ -62,7 +62,7 @@ def with_missing(expression: str) -> str:
 
 def answers() -> Line:
     """Four figures."""
-    return beside(3, (_pays(), 5), (_how_much(), 9), (_load(), 5), (_live(), 5))
+    return beside(4, (_pays(), 5), (_how_much(), 9), (_load(), 5), (_live(), 5))
 
 
 def _counted(code: str, by: str, selector: str) -> str:

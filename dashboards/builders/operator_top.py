@@ -78,7 +78,7 @@ def top() -> Section:
         [
             answers(),
             beside(4, (why(), 24)),
-            beside(7, (_since(), 13), (firing(), 11)),
+            beside(6, (_since(), 11), (firing(), 13)),
             beside(6, (_speedup(), 24)),
         ],
     )
@@ -155,9 +155,9 @@ def firing(*labels: str) -> table.Panel:
             ),
         ),
         [
-            Label("alert", ALERT_RUNBOOK, title="Alert", width=210),
+            Label("alert", ALERT_RUNBOOK, title="Alert", width=215),
             Label("at", title="At", width=80),
-            Label("who", title="Pod", width=190),
+            Label("who", title="Pod", width=175),
             Label("severity", hidden=True),  # the first column shows it in colour
             *map(Label, labels),
         ],
@@ -167,10 +167,10 @@ def firing(*labels: str) -> table.Panel:
                 "Severity",
                 COUNT,
                 _SEVERITIES,
-                75,
+                80,
             ),
-            Value(oldest, "Since", AGO, width=125),
-            Value(f"0 * {oldest} + on ({by}) group_left () {count}", "Pods", COUNT, width=60),
+            Value(oldest, "Since", AGO, width=115),
+            Value(f"0 * {oldest} + on ({by}) group_left () {count}", "Pods", COUNT, width=50),
         ],
         order=("Severity", "Alert", "Since", "At", "Pod"),
         sort="Severity",

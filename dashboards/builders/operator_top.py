@@ -155,9 +155,9 @@ def firing(*labels: str) -> table.Panel:
             ),
         ),
         [
-            Label("alert", ALERT_RUNBOOK, title="Alert", width=215),
+            Label("alert", ALERT_RUNBOOK, title="Alert", width=226),
             Label("at", title="At", width=80),
-            Label("who", title="Pod", width=175),
+            Label("who", title="Pod", width=155),
             Label("severity", hidden=True),  # the first column shows it in colour
             *map(Label, labels),
         ],
@@ -169,7 +169,7 @@ def firing(*labels: str) -> table.Panel:
                 _SEVERITIES,
                 80,
             ),
-            Value(oldest, "Since", AGO, width=115),
+            Value(oldest, "Since", AGO, width=122),
             Value(f"0 * {oldest} + on ({by}) group_left () {count}", "Pods", COUNT, width=50),
         ],
         order=("Severity", "Alert", "Since", "At", "Pod"),

@@ -227,7 +227,8 @@ class Vllm:
         accepted = sum(
             temperature.drafts(minute) * temperature.acceptance(minute) for temperature in traffic
         )
-        return accepted / self.drafts_of_all(minute)
+        drafts = self.drafts_of_all(minute)
+        return accepted / drafts if drafts else 0
 
     def restart(self):
         """Another process: everything begins at 0."""

@@ -6,6 +6,7 @@ It is text, colours, rows and lines.
 import pytest
 
 from sidecar.requests.messages import Speculation
+from tests.alerts.vllm_pages import after
 from tests.dashboards.dashboard_tools import PAGES, panels
 from tests.dashboards.reading import MINUTES, NOW, firing, held, reading, sample
 from tests.dashboards.reading import pod as bare
@@ -43,6 +44,14 @@ def quiet(name):
     return bare(name).drafting(0, 0.8).generating(50).speculating(draft)
 
 
+def stopped(name):
+    """It drafted until half an hour ago."""
+    change = MINUTES - 30
+    draft = Speculation(method="draft_model", num_speculative_tokens=3)
+    made = bare(name).drafting(after(change, 10, 0), 0.8).generating(after(change, 0, 50))
+    return made.speculating(draft)
+
+
 FLEETS = {
     "paying": [pod(), pod("b", 0.7, 1.2), bare("c").generating(50)],
     "just-lost": [pod(), pod("gone", 0.3, 0.8, ended=2)],
@@ -65,6 +74,7 @@ FLEETS = {
     ],
     "half-measured": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.1).timed(1.2)],
     "findings": [pod("a", 0.3, 0.8), quiet("b"), quiet("c"), pod("fine")],
+    "stopped": [stopped("a")],
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
     "engines": engines(*(0.97 - 0.05 * number for number in range(12))),
     "idle": [bare("a").bucket("0", 1e-6, 0.8)],
@@ -150,6 +160,8 @@ def read(tmp_path_factory):
         ("just-down", HOW_MUCH, [("down, by a baseline", "1.4")]),
         ("plain", PAYS, [("1 of 1 pods", "does not speculate", GREY)]),
         ("plain", BANDS, [("all", "does not speculate", GREY)]),
+        ("stopped", PAYS, [("1 of 1 pods", "does not speculate", GREY)]),
+        ("stopped", BANDS, [("all", "does not speculate", GREY)]),
         ("lost", LIVE, [("1 of 2 pods", "vLLM or sidecar down", "red")]),
         ("lost", SILENT, [("sidecar gone", "1")]),
         ("vllm-down", PAYS, [UNKNOWN]),

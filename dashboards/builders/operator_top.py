@@ -159,7 +159,7 @@ def firing(*labels: str) -> table.Panel:
             Label("at", title="At", width=80),
             Label("who", title="Pod", width=155),
             Label("severity", hidden=True),  # the first column shows it in colour
-            *map(Label, labels),
+            *(Label(name, width=140) for name in labels),
         ],
         [
             Value(

@@ -112,8 +112,8 @@ def firing(pods, minutes, seconds=30):
 def by_rules(pods, expression, minutes, *, seconds, every="30s"):
     """At each of some minutes what an expression selects of what the shipped rules make of pods.
 
-    It is labels, the name among them, and value. The rules are evaluated ``every`` so often, pods scraped every
-    ``seconds``.
+    It is labels, the name among them, and value. The rules are evaluated ``every`` so often, pods
+    scraped every ``seconds``.
     """
     groups = [
         group | {"rules": [_without_texts(rule) for rule in group["rules"]]}

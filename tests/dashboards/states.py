@@ -101,18 +101,23 @@ def _serving(made, phase, **temperatures):
     ``all`` is the speedup of all requests.
     """
     made.timed(_wobbling(temperatures.pop("all"), 0.012, phase))
-    for place, (drafts, acceptance, speedup) in enumerate(temperatures.values()):
-        accepted = _wobbling(acceptance, 0.008, phase + place)
-        bucket = ("0", "0.5-0.7", "1+")[place]
-        made.bucket(bucket, drafts, accepted)
-        # A finished request's prefill and first token cost it so much of its pace.
-        pace = _wobbling(speedup, 0.012, phase + place)
-        made.finishing(
-            lambda at, accepted=accepted, drafts=planned(drafts): accepted(at) if drafts(at) else None,
-            temperature=bucket,
-            pace=lambda at, pace=pace: pace(at) / 0.92,
-        )
+    for place, temperature in enumerate(temperatures.values()):
+        _serving_at(("0", "0.5-0.7", "1+")[place], made, phase + place, temperature)
     return made
+
+
+def _serving_at(bucket, made, phase, traffic):
+    drafts, acceptance, speedup = traffic
+    accepted = _wobbling(acceptance, 0.008, phase)
+    pace = _wobbling(speedup, 0.012, phase)
+    is_served = planned(drafts)
+    made.bucket(bucket, drafts, accepted)
+    made.finishing(
+        lambda minute: accepted(minute) if is_served(minute) else None,
+        temperature=bucket,
+        # The speedup that the sidecar makes of a pace here is 0.92 of it.
+        pace=lambda minute: pace(minute) / 0.92,
+    )
 
 
 def paying(variant):
@@ -197,9 +202,7 @@ def _names(model):
     seed = sum(map(ord, model))
     for number in range(1, 100):
         at = seed * 7919 + number * 104_729
-        suffix = "".join(
-            _SUFFIXES[at // 29**place % len(_SUFFIXES)] for place in range(5)
-        )
+        suffix = "".join(_SUFFIXES[at // 29**place % len(_SUFFIXES)] for place in range(5))
         yield f"{model}-6c8f7d9b54-{suffix}"
 
 
@@ -228,19 +231,23 @@ def _scraped(pod):
 
 
 def _recorded(pods):
-    """What the rules record and fire; none joins two models."""
-    for name, players in groupby(sorted(pods, key=lambda pod: pod.model), lambda pod: pod.model):
-        players = list(players)
-        plays = tuple(player.play for player in players)
+    """What the rules record and fire; none joins two models, but some speak of the whole fleet."""
+    found = {}
+    for name, group in groupby(sorted(pods, key=lambda pod: pod.model), lambda pod: pod.model):
+        players = list(group)
         renamed = {"m": name}
         for place, player in enumerate(players):
             renamed |= {f"{place}:9911": player.own["instance"], str(place): player.own["pod"]}
-        for metric, labels, value, minute in _recorded_of(plays):
+        for metric, labels, value, minute in _recorded_of(tuple(each.play for each in players)):
             named = {
-                key: renamed[labels[key]] if key in {"model_name", "instance", "pod"} else value
-                for key, value in labels.items()
+                key: renamed[text] if key in {"model_name", "instance", "pod"} else text
+                for key, text in labels.items()
             }
-            yield metric, named, value, minute
+            series = found.setdefault((metric, tuple(named.items())), {})
+            series[minute] = value
+    for (metric, labels), values in found.items():
+        for minute, value in values.items():
+            yield metric, dict(labels), value, minute
 
 
 @cache
@@ -434,7 +441,8 @@ def fleet_pays():
     pays="no for one model of 3",
     loses=f"{CODE}, on 3 of 3 pods; 3 of 9 pods in all",
     began=LOST,
-    first=f"what the finding of {CODE}'s pods says",
+    first=f"open {CODE}: its finding (lower num_speculative_tokens) is in the table of pods below",
+    besides="3 of 3 pods of it lose, at 0.78 of plain speed; the other two models pay",
 )
 def fleet_one_model_loses():
     return [*_others(), *model(CODE, *pods(losing, 3))]
@@ -450,9 +458,9 @@ _FEW = {"cedar": 1, "haven": 1, "onyx": 2}
 @state(
     FLEET,
     pays="no on 4 of 200 pods, in 3 of 20 models, each of which loses in part",
-    loses="one pod of cedar, one of haven, two of onyx",
+    loses="in part: cedar and haven on one pod each, onyx on two",
     began=LOST,
-    first="look at those pods: what their findings say, what differs from their model's others",
+    first="open these models: the pods that lose are in the table below, with their finding",
 )
 def fleet_200_pods():
     made = []
@@ -467,7 +475,7 @@ def fleet_200_pods():
     pays=f"unknown for {DRAFT}, whose 2 pods have no vLLM; the other 2 models pay",
     loses="nowhere that is known",
     began=DOWN,
-    first=f"see why vLLM of both pods of {DRAFT} is down",
+    first=f"see why vLLM of both pods of {DRAFT} is down (alert VLLMDown, critical)",
 )
 def fleet_vllm_down():
     return [
@@ -482,7 +490,7 @@ def fleet_vllm_down():
     pays=f"unknown of 2 of {CHAT}'s 4 pods, whose sidecars are down; the rest pays",
     loses="nowhere that is known",
     began=DOWN,
-    first="see why these two pods or their sidecars are down",
+    first="see why these two pods or their sidecars are down (alert SidecarAbsent, a warning)",
     besides="the page cannot say whether vLLM of those pods serves",
 )
 def fleet_sidecars_down():

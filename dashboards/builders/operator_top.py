@@ -37,6 +37,7 @@ from dashboards.builders.panels import (
 )
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import (
+    POD,
     labelled,
     lately,
     least,
@@ -181,6 +182,11 @@ def firing(*labels: str) -> table.Panel:
 def _speedup() -> timeseries.Panel:
     own, fleet = series("engine_speedup_ratio"), recorded("speedup:fleet", "pod")
     known = f"(group({own}) or group({fleet}))"
+    # A speedup is known for as long as its window, also where nothing is drafted any more.
+    drafted = (
+        f"{lately(series('speedup_ratio'))} and on ({POD}, temperature)"
+        f" {lately(series('acceptance_ratio'))}"
+    )
 
     return over_time(
         "Speedup by temperature, worst pod",
@@ -190,7 +196,7 @@ def _speedup() -> timeseries.Panel:
         "Below the red dashes speculation costs time: the finding says why. Without a reference,"
         " measure a baseline.",
         [
-            Query(least("temperature", lately(series("speedup_ratio"))), TEMPERATURE),
+            Query(least("temperature", drafted), TEMPERATURE),
             Query(with_missing(LOWEST_SPEEDUP), "all{{missing}}", Style.ALL),
             Query(
                 f"{threshold('speedup_net_negative')} and {known}",

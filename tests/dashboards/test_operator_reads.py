@@ -48,8 +48,9 @@ def stopped(name):
     """It drafted until half an hour ago."""
     change = MINUTES - 30
     draft = Speculation(method="draft_model", num_speculative_tokens=3)
-    made = bare(name).drafting(after(change, 10, 0), 0.8).generating(after(change, 0, 50))
-    return made.speculating(draft)
+    made = bare(name).generating(after(change, 0, 50)).timed(1.4).speculating(draft)
+    made.finishing(after(change, 0.8, None), pace=1.5)
+    return made.bucket("0", after(change, 10, 0), 0.8)
 
 
 FLEETS = {
@@ -247,6 +248,12 @@ def test_while_prometheus_scrapes_nothing_no_pod_is_missing(read):
         assert "missing" not in str(read("paying", BANDS, later=minutes)), minutes
     assert "missing" not in str(read("paying", PAYS, later=30))
     assert read("paying", BANDS, later=30) == "no verdict: nothing is drafted"
+
+
+def test_a_speedup_ends_with_the_drafts(read):
+    """Though the sidecar knows it for as long as its window."""
+    lines = read("stopped", "Speedup by temperature, worst pod")
+    assert {name for name, _ in lines} == {"does not pay below", "pays above"}
 
 
 def test_without_the_plugin_there_is_one_band(read):

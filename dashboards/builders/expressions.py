@@ -30,6 +30,10 @@ _BASES: Final = {
 # The speedups by which each may be judged.
 _SPEEDUPS: Final = {"verdict": "speedup_ratio", "model_verdict": "engine_speedup_ratio"}
 
+# Pods that are configured to draft and draft nothing.
+_NOTHING_DRAFTED: Final = series("finding", 'finding="not_speculating"')
+STOPPED: Final = f"({lately(_NOTHING_DRAFTED)} == 1)"
+
 # Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
 ACCEPTANCE_BY_POD = ratio(POD, "engine_accepted_tokens_total", "engine_draft_tokens_total")
 DRAFTS_BY_POD = total(POD, "engine_drafts_total")
@@ -102,12 +106,14 @@ def verdict_rank(
     speculate. ``over_time``: the worst within each step, for a band; else as of now.
     """
     known = worst(by, f"last_over_time({series(metric, _LOSES)}[1h])")
-    gone = missing(POD, series("model_verdict", _LOSES))
+    # A pod that answers and drafts nothing has no verdict on its model, and is not missing.
+    gone = missing(POD, series("engine_verdict", _UNJUDGED))
     within = ", ".join(label for label in POD.split(", ") if label in by.split(", "))
     loses = worst(by, measured_loss(metric, over_time=over_time))
     low = worst(by, has_verdict(metric, "net_negative", over_time=over_time))
     # of the pods that speculate, as others have a verdict on the model, too
-    little = worst(by, has_verdict("engine_verdict", "insufficient_data", over_time=over_time))
+    unjudged_engines = has_verdict("engine_verdict", "insufficient_data", over_time=over_time)
+    little = worst(by, f"({unjudged_engines} unless on ({POD}) {STOPPED})")
     if metric == "verdict":  # a temperature without traffic is none to speak of
         little = f"({total(by, 'draft_tokens_total')} > 0)"
     found = [

@@ -31,7 +31,7 @@ def fleet_page() -> Dashboard:
         "",
         [
             counts(),
-            beside(8, (verdicts(), 12), (firing("model_name"), 12)),
+            beside(8, (verdicts(), 10), (firing("model_name"), 14)),
             beside(8, (models(), 24)),
             beside(12, (pods(), 24)),
         ],

@@ -52,7 +52,7 @@ _JUDGED: Final = lately(series("model_verdict", 'verdict!="insufficient_data"'))
 
 def counts() -> Line:
     """Four figures, each "x of y"."""
-    return beside(3, (_models(), 6), (_pods(), 6), (_up(), 6), (_alerts(), 6))
+    return beside(3, (_models(), 6), (_pods(), 6), (_up(), 4), (_alerts(), 8))
 
 
 def _told(title: str, read: str, do: str, expr: str, legend: str, *, empty: str) -> stat.Panel:

@@ -7,6 +7,7 @@ from grafana_foundation_sdk.builders import stat
 
 from dashboards.builders.expressions import (
     JUDGED_BY_ACCEPTANCE,
+    STOPPED,
     guessed,
     measured_loss,
     undecided,
@@ -45,9 +46,10 @@ _ANSWERS: Final[Mapping] = {
 
 
 _ENGINES: Final = series("engine_verdict", 'verdict="insufficient_data"')  # of all that speculate
-# Pods that answer and do not speculate.
+# Pods that answer and do not speculate, though they may be configured to.
 PLAIN: Final = (
-    f"(group by ({POD}) ({series('requests_running')}) unless on ({POD}) {lately(_ENGINES)})"
+    f"(group by ({POD}) ({series('requests_running')}) unless on ({POD}) ({lately(_ENGINES)}"
+    f" unless on ({POD}) {STOPPED}))"
 )
 _MISSING: Final = phrase("missing", number(missing(POD, _ENGINES)))
 
@@ -62,7 +64,7 @@ def with_missing(expression: str) -> str:
 
 def answers() -> Line:
     """Four figures."""
-    return beside(3, (_pays(), 5), (_how_much(), 9), (_load(), 5), (_live(), 5))
+    return beside(4, (_pays(), 5), (_how_much(), 9), (_load(), 5), (_live(), 5))
 
 
 def _counted(code: str, by: str, selector: str) -> str:
@@ -114,6 +116,7 @@ def _pays() -> stat.Panel:
             Rank.PAYS: f"{worst(POD, _verdict('net_positive'))} == 1",
             Rank.UNDECIDED: worst(POD, undecided("model_verdict")),
             Rank.UNMEASURED: worst(POD, unjudged("model_verdict")),
+            Rank.NO_SPECULATION: worst(POD, STOPPED),
             Rank.TOO_LITTLE: worst(POD, _ENGINES),
         }
     )

@@ -37,6 +37,7 @@ from dashboards.builders.panels import (
 )
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import (
+    POD,
     labelled,
     lately,
     least,
@@ -78,7 +79,7 @@ def top() -> Section:
         [
             answers(),
             beside(4, (why(), 24)),
-            beside(7, (_since(), 13), (firing(), 11)),
+            beside(6, (_since(), 11), (firing(), 13)),
             beside(6, (_speedup(), 24)),
         ],
     )
@@ -155,11 +156,11 @@ def firing(*labels: str) -> table.Panel:
             ),
         ),
         [
-            Label("alert", ALERT_RUNBOOK, title="Alert", width=210),
+            Label("alert", ALERT_RUNBOOK, title="Alert", width=226),
             Label("at", title="At", width=80),
-            Label("who", title="Pod", width=190),
+            Label("who", title="Pod", width=155),
             Label("severity", hidden=True),  # the first column shows it in colour
-            *map(Label, labels),
+            *(Label(name, width=140) for name in labels),
         ],
         [
             Value(
@@ -167,10 +168,10 @@ def firing(*labels: str) -> table.Panel:
                 "Severity",
                 COUNT,
                 _SEVERITIES,
-                75,
+                80,
             ),
-            Value(oldest, "Since", AGO, width=125),
-            Value(f"0 * {oldest} + on ({by}) group_left () {count}", "Pods", COUNT, width=60),
+            Value(oldest, "Since", AGO, width=122),
+            Value(f"0 * {oldest} + on ({by}) group_left () {count}", "Pods", COUNT, width=50),
         ],
         order=("Severity", "Alert", "Since", "At", "Pod"),
         sort="Severity",
@@ -181,6 +182,11 @@ def firing(*labels: str) -> table.Panel:
 def _speedup() -> timeseries.Panel:
     own, fleet = series("engine_speedup_ratio"), recorded("speedup:fleet", "pod")
     known = f"(group({own}) or group({fleet}))"
+    # A speedup is known for as long as its window, also where nothing is drafted any more.
+    drafted = (
+        f"{lately(series('speedup_ratio'))} and on ({POD}, temperature)"
+        f" {lately(series('acceptance_ratio'))}"
+    )
 
     return over_time(
         "Speedup by temperature, worst pod",
@@ -190,7 +196,7 @@ def _speedup() -> timeseries.Panel:
         "Below the red dashes speculation costs time: the finding says why. Without a reference,"
         " measure a baseline.",
         [
-            Query(least("temperature", lately(series("speedup_ratio"))), TEMPERATURE),
+            Query(least("temperature", drafted), TEMPERATURE),
             Query(with_missing(LOWEST_SPEEDUP), "all{{missing}}", Style.ALL),
             Query(
                 f"{threshold('speedup_net_negative')} and {known}",

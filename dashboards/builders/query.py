@@ -142,7 +142,7 @@ def who(expression: str) -> str:
     Of a long name the end is kept: there the pods of one model differ.
     """
     named = copied(copied(expression, "who", "instance"), "who", "pod")
-    return relabelled(named, "who", "…$1", "who", ".{3,}(.{20})")
+    return relabelled(named, "who", "…$1", "who", ".{3,}(.{16})")
 
 
 def short_model(expression: str) -> str:

@@ -20,6 +20,9 @@ from tests.alerts.scene import RULES, promql_series, shipped_groups
 CONFIG = RULES / "alertmanager" / "alertmanager.yaml"
 EVERY = 2  # minutes between two looks at what fires
 _UNITS = {"d": 1440, "h": 60, "m": 1, "s": 1 / 60}
+# A series as promtool prints it.
+_SERIES = re.compile(r"\{([^}]*)\} ([^\s,]+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"(.+)"')
 
 
@@ -100,38 +103,46 @@ def firing(pods, minutes, seconds=30):
 
     In their own groups, but all every 30 seconds: promtool has no interval of a group's own.
     """
+    found = by_rules(
+        pods, 'ALERTS{alertstate="firing"}', range(EVERY, minutes, EVERY), seconds=seconds
+    )
+    return {minute: [labels for labels, _ in series] for minute, series in found.items()}
+
+
+def by_rules(pods, expression, minutes, *, seconds, every="30s"):
+    """At each of some minutes what an expression selects of what the shipped rules make of pods.
+
+    It is labels, the name among them, and value. The rules are evaluated ``every`` so often, pods
+    scraped every ``seconds``.
+    """
     groups = [
         group | {"rules": [_without_texts(rule) for rule in group["rules"]]}
         for group in shipped_groups()
     ]
     text = "\n".join(str(rule) for group in groups for rule in group["rules"])
-    looks = range(EVERY, minutes, EVERY)
     # An expectation that fails makes promtool print what there is.
     tests = [
         {
-            "expr": 'ALERTS{alertstate="firing"}',
+            "expr": expression,
             "eval_time": f"{minute}m",
             "exp_samples": [{"labels": "none", "value": 1}],
         }
-        for minute in looks
+        for minute in minutes
     ]
     test = {
         "interval": f"{seconds}s",
         "input_series": promql_series(pods, text, seconds),
         "promql_expr_test": tests,
     }
-    printed = _promtool(groups, test)
 
-    found = {minute: [] for minute in looks}
-    for part in printed.split("expr: ")[1:]:
+    found = {minute: [] for minute in minutes}
+    for part in _promtool(groups, test, every).split("expr: ")[1:]:
         time, got = re.search(r"time: (\w+)", part)[1], part.partition("got:")[2]
         minute = round(
             sum(int(value) * _UNITS[unit] for value, unit in re.findall(r"(\d+)([dhms])", time))
         )
         found[minute] = [
-            dict(re.findall(r'(\w+)="([^"]*)"', labels))
-            for labels in re.findall(r"ALERTS|\{([^}]*)\}", got)
-            if labels
+            (dict(_LABEL.findall(labels)), float(value)) for labels, value in _SERIES.findall(got)
         ]
     return found
 
@@ -140,10 +151,10 @@ def _without_texts(rule):
     return {name: value for name, value in rule.items() if name != "annotations"}
 
 
-def _promtool(groups, test):
+def _promtool(groups, test, every):
     document = {
         "rule_files": ["rules.yaml"],
-        "evaluation_interval": "30s",
+        "evaluation_interval": every,
         # Else it is another one each time, and what fires first may be another alert.
         "group_eval_order": [group["name"] for group in groups],
         "tests": [test],

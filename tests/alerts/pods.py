@@ -90,10 +90,11 @@ class Pod:
         self.error = lambda _: TimedOut("the scene wants it")
         self.hangs = lambda _: False  # by minute
         self.restarts = set()  # minutes
+        self.unplugged = math.inf  # the minute from which vLLM has no plug-in any more
         self.gap = range(0)  # the minutes in which nothing is there to scrape
         self.left_out = None  # what this sidecar does not export: a pattern of names
         self.added = {}  # by metric and labels, phases and whether they are a counter's
-        self._series = {}  # by seconds between scrapes
+        self._scraped, self._series = {}, {}  # by seconds between scrapes
         self._building = Lock()  # mutations share the pods
 
     # What the scene expects of it.
@@ -171,7 +172,8 @@ class Pod:
     def finishing(self, acceptance, *, temperature="0", pace=1.0):
         """What the plug-in tells of each finished request.
 
-        ``acceptance`` is its acceptance, and ``pace`` its plain time per token / actual.
+        ``acceptance`` is its acceptance, None while none finishes, and ``pace`` its plain time per
+        token / actual.
         """
         self.vllm.finishing[temperature] = planned(acceptance), planned(pace)
         return self
@@ -278,6 +280,11 @@ class Pod:
         self.restarts = set(minutes)
         return self
 
+    def unplugging(self, minute):
+        """vLLM starts anew without the plug-in."""
+        self.unplugged = minute
+        return self.restarting(minute)
+
     def away(self, start, end):
         """Neither vLLM nor its sidecar is there between two minutes.
 
@@ -309,14 +316,19 @@ class Pod:
                     key: _sampled(phases, grows, seconds)
                     for key, (phases, grows) in self.added.items()
                 }
-                samples, start = self._scraped(seconds) | added, self.start * 60 // seconds
+                samples, start = self.scraped(seconds) | added, self.start * 60 // seconds
                 self._series[seconds] = {
                     key: _notation(values, start) for key, values in samples.items()
                 }
         return self._series[seconds]
 
-    def _scraped(self, seconds):
-        """By series, its values by scrape."""
+    def scraped(self, seconds=SCRAPE):
+        """By metric and labels, its values by scrape."""
+        if seconds not in self._scraped:
+            self._scraped[seconds] = self._scrape(seconds)
+        return self._scraped[seconds]
+
+    def _scrape(self, seconds):
         scraped = {}
         for minute, sidecar in self.scrapes(seconds):
             for key, value in sidecar.samples(minute):
@@ -383,7 +395,9 @@ class Sidecar:
 
     def _report(self, at, minute, seconds):
         """Of the requests that finished in the last ``seconds``, and of all until now."""
-        if self._pod.vllm.has_plugin and not self._pod.hangs(minute):
+        if minute >= self._pod.unplugged:
+            self._pod.vllm.leave(self._state.plugin.receive)
+        elif self._pod.vllm.has_plugin and not self._pod.hangs(minute):
             self._pod.vllm.report_to(self._state.plugin.receive, at, minute, seconds)
 
     def report(self, minute):

@@ -227,7 +227,8 @@ class Vllm:
         accepted = sum(
             temperature.drafts(minute) * temperature.acceptance(minute) for temperature in traffic
         )
-        return accepted / self.drafts_of_all(minute)
+        drafts = self.drafts_of_all(minute)
+        return accepted / drafts if drafts else 0
 
     def restart(self):
         """Another process: everything begins at 0."""
@@ -270,6 +271,11 @@ class Vllm:
     @property
     def _started(self):
         return EPOCH - 60 + self.lives
+
+    def leave(self, sink):
+        """The earlier life's plug-ins are gone, and this one has none."""
+        for place in range(len(self.engines)):
+            sink(100 * (self.lives - 1) + place, None)
 
     def report_to(self, sink, at, minute, seconds):
         """Sends the plug-ins' messages of the last ``seconds`` to ``sink``."""
@@ -317,6 +323,8 @@ class Vllm:
     def _finished(self, at, minute, seconds):
         """The requests that finished in the last ``seconds``."""
         for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
+            if rate(minute) is None:
+                continue
             count = round(min(self.engine().requests(minute), TOLD) * seconds / 60)
             for ending in self._ends(minute, count):
                 yield _request(

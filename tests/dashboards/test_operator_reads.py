@@ -6,6 +6,7 @@ It is text, colours, rows and lines.
 import pytest
 
 from sidecar.requests.messages import Speculation
+from tests.alerts.vllm_pages import after
 from tests.dashboards.dashboard_tools import PAGES, panels
 from tests.dashboards.reading import MINUTES, NOW, firing, held, reading, sample
 from tests.dashboards.reading import pod as bare
@@ -43,6 +44,15 @@ def quiet(name):
     return bare(name).drafting(0, 0.8).generating(50).speculating(draft)
 
 
+def stopped(name):
+    """It drafted until half an hour ago."""
+    change = MINUTES - 30
+    draft = Speculation(method="draft_model", num_speculative_tokens=3)
+    made = bare(name).generating(after(change, 0, 50)).timed(1.4).speculating(draft)
+    made.finishing(after(change, 0.8, None), pace=1.5)
+    return made.bucket("0", after(change, 10, 0), 0.8)
+
+
 FLEETS = {
     "paying": [pod(), pod("b", 0.7, 1.2), bare("c").generating(50)],
     "just-lost": [pod(), pod("gone", 0.3, 0.8, ended=2)],
@@ -65,6 +75,7 @@ FLEETS = {
     ],
     "half-measured": [bare("a").bucket("0", 10, 0.9).bucket("1+", 4, 0.1).timed(1.2)],
     "findings": [pod("a", 0.3, 0.8), quiet("b"), quiet("c"), pod("fine")],
+    "stopped": [stopped("a")],
     "losing": [pod("a", 0.3, 0.7).finishing(0.3, pace=0.7)],
     "engines": engines(*(0.97 - 0.05 * number for number in range(12))),
     "idle": [bare("a").bucket("0", 1e-6, 0.8)],
@@ -150,6 +161,8 @@ def read(tmp_path_factory):
         ("just-down", HOW_MUCH, [("down, by a baseline", "1.4")]),
         ("plain", PAYS, [("1 of 1 pods", "does not speculate", GREY)]),
         ("plain", BANDS, [("all", "does not speculate", GREY)]),
+        ("stopped", PAYS, [("1 of 1 pods", "does not speculate", GREY)]),
+        ("stopped", BANDS, [("all", "does not speculate", GREY)]),
         ("lost", LIVE, [("1 of 2 pods", "vLLM or sidecar down", "red")]),
         ("lost", SILENT, [("sidecar gone", "1")]),
         ("vllm-down", PAYS, [UNKNOWN]),
@@ -235,6 +248,12 @@ def test_while_prometheus_scrapes_nothing_no_pod_is_missing(read):
         assert "missing" not in str(read("paying", BANDS, later=minutes)), minutes
     assert "missing" not in str(read("paying", PAYS, later=30))
     assert read("paying", BANDS, later=30) == "no verdict: nothing is drafted"
+
+
+def test_a_speedup_ends_with_the_drafts(read):
+    """Though the sidecar knows it for as long as its window."""
+    lines = read("stopped", "Speedup by temperature, worst pod")
+    assert {name for name, _ in lines} == {"does not pay below", "pays above"}
 
 
 def test_without_the_plugin_there_is_one_band(read):

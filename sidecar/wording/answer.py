@@ -167,7 +167,7 @@ def _since(about: Sequence[Judgement], at: float) -> str:
     since, first = choose(dated, key=lambda one: one[0])
     length = _ago(since, at)
     if first.was is None:
-        return f"{'Unchanged' if all(map(is_guess, about)) else 'Known'} since {length}."
+        return f"Verdict since {length}."
     return f"Since {length}; before: {words_of(first.was, is_guess=is_guess(first))}."
 
 
@@ -637,6 +637,8 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
+    if lost and model.judgement.by_speedup is Verdict.NET_POSITIVE:
+        tone = TONES[Verdict.BREAK_EVEN]  # nothing has to change
     worst = lost or even or saved or leaning
     more = ""
     if not (lost or saved or even):

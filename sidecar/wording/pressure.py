@@ -25,21 +25,24 @@ class Tile(NamedTuple):
 def tiles(model: ModelReport) -> Iterator[Tile]:
     """Each of the engine where it is worst; those that are not known are left out."""
     worst = pressure(model)
+    whose = ", worst engine" if len(model.engines) > 1 else ""
     if worst.kv_cache_peak is not None:
         capacity = model.kv_cache_capacity_tokens
         tokens = "" if capacity is None else f"of {capacity:,} tokens"
-        yield Tile("KV cache, peak", percent(worst.kv_cache_peak), tokens, Quantity.KV_CACHE)
+        yield Tile(
+            f"KV cache, peak{whose}", percent(worst.kv_cache_peak), tokens, Quantity.KV_CACHE
+        )
 
     if worst.per_token is not None:
         half, _, most = shown_quantiles(worst.per_token, latency)
         gap = gap_text(worst.per_token, model.plain_latencies.get(Phase.TPOT))
         beside = f"P50 {half}, P99 {most}{_source(worst.per_token)}"
-        yield Tile("TPOT, P99 - P50", gap, beside, Quantity.GAP)
+        yield Tile(f"TPOT, P99 - P50{whose}", gap, beside, Quantity.GAP)
 
     if worst.first_token is not None:
         half, _, most = shown_quantiles(worst.first_token, latency)
         beside = f"P50 {half}{_source(worst.first_token)}"
-        yield Tile("TTFT, P99", most, beside, Quantity.FIRST_TOKEN)
+        yield Tile(f"TTFT, P99{whose}", most, beside, Quantity.FIRST_TOKEN)
 
     if worst.waiting is not None:
         running = f"{worst.running:,.0f} running now"

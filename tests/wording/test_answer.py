@@ -68,12 +68,12 @@ def text_and_tone(*models):
     ("dated", "since"),
     [
         (((BAD, 7200, None), (BAD, 60, GOOD), (GOOD, 30, BAD)),
-         "Known since 20:13 UTC (2.0 h)."),
+         "Verdict since 20:13 UTC (2.0 h)."),
         (((BAD, 600, GOOD), (GOOD, 7200, None)), "Since 22:03 UTC (10 min); before: pays."),
         (((GOOD, 600, BAD), (GOOD, 7200, None)),
          "Since 22:03 UTC (10 min); before: does not pay."),
-        (((GOOD, 210, None),), "Known since 22:09 UTC (4 min)."),
-        (((GOOD, 90000, None),), "Known since 13 Nov 21:13 UTC (25.0 h)."),
+        (((GOOD, 210, None),), "Verdict since 22:09 UTC (4 min)."),
+        (((GOOD, 90000, None),), "Verdict since 13 Nov 21:13 UTC (25.0 h)."),
         (((GOOD, None, None),), ""),
         (((NONE, 60, None),), ""),
     ],
@@ -371,7 +371,7 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     warm, hot = timed("0.5-0.7", GOOD, 0.4, 45, 35), timed("1+", BAD, 0.24, 45, 49.1)
     split = timed_model(timed("0-0.3", GOOD, 0.44, 45, 27), warm, hot)
     times = "costs 4.1 ms at T 1+; saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7"
-    assert text_and_tone(split) == (f"Speculation loses in part: per token, it {times}.", "bad")
+    assert text_and_tone(split) == (f"Speculation loses in part: per token, it {times}.", "even")
     ratios = "1.67 ± 0.02 at T 0-0.3, 1.29 ± 0.02 at T 0.5-0.7, 0.92 ± 0.02 at T 1+."
     load = "at the same load, with 9 requests running."
     measured = f"Measured with prefill, against decoding without speculation {load}"
@@ -708,7 +708,7 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     wins = replace(wins, judgement=replace(wins.judgement, since=NOW - 660))
     pressed = answer(report(model(wins, engines=(waits,))))
     assert pressed.tone == "even"
-    assert pressed.since == "Unchanged since 22:02 UTC (11 min)."
+    assert pressed.since == "Verdict since 22:02 UTC (11 min)."
     assert pressed.text.endswith("But requests wait for KV cache.")
     assert "3 requests running, and 5 requests waiting for room" in pressed.why
 

@@ -451,7 +451,7 @@ def test_own_times_of_which_some_are_missing_are_ranges_that_round_to_one_value_
 def test_the_page_says_since_when_the_answer_holds_and_when_it_was_counted():
     judged = replace(reports.judgement(NEGATIVE, 0.3), since=reports.NOW - 660)
     page = html(model(judgement=judged), scrape=replace(reports.UP, last_scrape=reports.NOW - 1.5))
-    assert "Unchanged since 22:02 UTC (11 min). As of <time" in page
+    assert "Verdict since 22:02 UTC (11 min). As of <time" in page
     assert 'datetime="2023-11-14T22:13:22Z" data-age="1.5">22:13:22 UTC<' in page
 
 

@@ -34,7 +34,6 @@ def vllm_alert(
     at: float,
     *,
     model_name: str,
-    began: float,
     was_stalled: bool,
     startup_time: float,
     pace: float,
@@ -42,21 +41,20 @@ def vllm_alert(
     """The alert on vLLM itself at ``at``, if any.
 
     ``model_name`` is the model that it serves, empty if it was never read: an outage is a model's.
-    ``began`` is when the sidecar first asked it, in Unix seconds. ``was_stalled``: an engine was,
-    at the last good poll. ``pace`` multiplies how long vLLM must be down, and ``startup_time``, the
-    seconds that it may take to start.
+    ``was_stalled``: an engine was, at the last good poll. ``pace`` multiplies how long vLLM must be
+    down, and ``startup_time``, the seconds that it may take to start.
     """
     if was_stalled:  # also while vLLM is down after it: one cause, one page
         return PodAlert(alert=Alert.STALLED, severity=Severity.CRITICAL)
 
     # Without an error, no poll has ended yet.
-    if scrape.up or scrape.last_error is None:
+    if scrape.up or scrape.last_error is None or scrape.began is None:
         return None
     if scrape.last_error.reason not in NO_ANSWER:
         return PodAlert(alert=Alert.UNREADABLE, severity=Severity.WARNING)
 
     if scrape.last_scrape is None:
-        is_late = at - began > pace * startup_time
+        is_late = at - scrape.began > pace * startup_time
         return PodAlert(alert=Alert.NEVER_UP, severity=Severity.WARNING) if is_late else None
 
     is_down = at - scrape.last_scrape >= pace * _DOWN_SECONDS

@@ -73,7 +73,6 @@ class State:
         self._read_engines: Mapping[EngineKey, EngineState] = {}
         self._reports: dict[Age, tuple[ModelReport, ...]] = {}  # on these, once made
         self._alerts: tuple[PodAlert, ...] | None = None  # that follow from them, once made
-        self._began: float | None = None  # when the first poll ended
         self._drops = DropWatch()
 
         self.plugin = Lives(listening_since, settings.thresholds.coverage)
@@ -83,7 +82,7 @@ class State:
     @property
     def is_polled(self) -> bool:
         """Whether at least one poll has ended, successfully or not."""
-        return self._scrape.last_scrape is not None or self._scrape.last_error is not None
+        return self._scrape.began is not None
 
     @property
     def restarts(self) -> int:
@@ -102,7 +101,6 @@ class State:
 
         One that is of another server, or may be, counts as a failed poll.
         """
-        self._note_poll(at)
         page = page.drafting(self.plugin.view.speculating)
         try:
             restarts = self._engines.observe(at, page)
@@ -138,8 +136,7 @@ class State:
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a failed poll; see ``ScrapeSink``."""
-        self._note_poll(at)
-        self._scrape = self._scrape.failed(error)
+        self._scrape = self._scrape.failed(at, error)
         self.plugin.missed()
         self.probes.missed()
 
@@ -177,7 +174,6 @@ class State:
             scrape,
             now,
             model_name=models[0].model_name if models else "",
-            began=now if self._began is None else self._began,
             was_stalled=self.health.is_stalled,
             startup_time=self._settings.thresholds.startup_time,
             pace=self._settings.alerting.pace,
@@ -219,10 +215,6 @@ class State:
     def _judgement(self, model_name: str) -> ModelJudgement:
         """The last one on a model."""
         return self._judge.judged.get(model_name, ModelJudgement())
-
-    def _note_poll(self, at: float) -> None:
-        if self._began is None:
-            self._began = at
 
     def _note_positions(self, page: PageSnapshot) -> None:
         most = shown_positions(self._settings, len(self._engines.states))

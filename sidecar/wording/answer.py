@@ -251,9 +251,12 @@ def _unread(report: Report) -> Answer:
     """That polls fail, since when, and why."""
     error = report.scrape.last_error
     last = report.scrape.last_scrape
+    began = report.scrape.began
     since = ""
     if last is not None:
         since = f"Last read at {moment(last, report.at)} ({duration(report.at - last)} ago)."
+    elif began is not None:
+        since = f"Not read since the first attempt, at {_ago(began, report.at)}."
     text = "The sidecar cannot read vLLM's metrics."
     if isinstance(error, Unreachable | TimedOut):
         text = "vLLM does not answer."

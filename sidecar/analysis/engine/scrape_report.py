@@ -32,6 +32,7 @@ class ScrapeReport:
     """
 
     up: bool = False
+    began: float | None = None  # when the first poll ended, good or not
     last_scrape: float | None = None  # when the last good poll was; None before the first
     duration: float | None = None
     interval: float  # the configured one until the first poll
@@ -48,6 +49,7 @@ class ScrapeReport:
         """After a good poll."""
         return replace(
             self,
+            began=at if self.began is None else self.began,
             last_scrape=at,
             duration=duration,
             interval=interval,
@@ -55,10 +57,11 @@ class ScrapeReport:
             malformed_lines=self.malformed_lines + malformed,
         )
 
-    def failed(self, error: ScrapeError) -> "ScrapeReport":
+    def failed(self, at: float, error: ScrapeError) -> "ScrapeReport":
         """After a failed poll; ``errors`` counts them by ``ScrapeError.reason``."""
         return replace(
             self,
+            began=at if self.began is None else self.began,
             errors={**self.errors, error.reason: self.errors[error.reason] + 1},
             last_error=error,
         )

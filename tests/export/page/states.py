@@ -332,6 +332,7 @@ def vllm_down(pod):
     says="vLLM does not answer",
     pays="unknown: vLLM has not answered yet",
     loses="unknown",
+    began=4,
     first="see whether vLLM is still starting, and at this address",
 )
 def vllm_loading(pod):

@@ -10,7 +10,7 @@ from sidecar.export.status_page import content
 from tests.export.page.states import END, STATES
 from tests.marks import slow
 
-SINCE = re.compile(r"(?:Since|Verdict since|Last read at) (\d\d):(\d\d) UTC")
+SINCE = re.compile(r"(?:Since|Verdict since|Last read at|first attempt, at) (\d\d):(\d\d) UTC")
 
 
 # Those that are simulated in a second or two; the others run with the slow tests.

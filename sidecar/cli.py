@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from sidecar.settings.reading import read_settings  # noqa: PLC0415 - see above
 
     with sparing():
-        arguments = parser(argv).parse_args(argv)
+        top = parser(argv)
+    arguments = top.parse_args(argv)
 
     loaded = read_settings(arguments.config, os.environ)
     settings = loaded.settings

@@ -52,6 +52,26 @@ def test_certificates_are_loaded_by_the_clients_that_verify_and_once_for_each(gi
     assert ours == 1 or not given
 
 
+BY_COMMAND = """
+import sys
+from contextlib import suppress
+from sidecar.cli import main
+with suppress(SystemExit):
+    main(["{}", "--help"])
+from aiohttp import connector
+certificates = connector._SSL_CONTEXT_VERIFIED.cert_store_stats()["x509"]
+sys.exit(certificates + ("frozenlist._frozenlist" in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("name", ["run", "report"])
+def test_a_command_loads_what_it_needs_of_aiohttp_and_no_more(name):
+    ended = subprocess.run(
+        [sys.executable, "-c", BY_COMMAND.format(name)], capture_output=True, check=False
+    )
+    assert ended.returncode == 0, ended
+
+
 def test_the_runtime_of_cxx_is_not_loaded_for_a_list():
     *_, modules = started()
     assert {"frozenlist", "aiosignal"} <= modules

@@ -95,7 +95,7 @@ def content(shown: ReportView) -> str:
     said = answer(report)
     observed = plugin_line(report.plugin, said.why, is_up=report.scrape.up)
     has_rows = report.scrape.up and any(model.temperatures for model in report.models)
-    why = said.reason if has_rows else said.why
+    why = said.why_beside_rows if has_rows else said.why
     is_usual = report.scrape.up and report.plugin.state is PluginState.OBSERVING
     parts = [
         f'<p class="answer {said.tone}">{marked(said.text)}</p>',

@@ -101,8 +101,8 @@ def _match(configuration: Configuration, speculation: Speculation) -> str:
         )
 
     return (
-        "If a restart does not help, remove --speculative-config until you know why the draft does"
-        f" not fit this target: its vocabulary, chat template, {quantization} or vLLM's"
+        "Restart vLLM. If that does not help, remove --speculative-config until you know why the"
+        f" draft does not fit this target: its vocabulary, chat template, {quantization} or vLLM's"
         f" version.{longest}"
     )
 

@@ -77,17 +77,20 @@ _BY_TIME: Final = (
 _BY_ACCEPTANCE: Final = (
     "How much time it saves is known once there is a speedup, which needs a baseline."
 )
+_BY_SPEEDUP: Final = "The speedup after the change tells how much time it saves."
 
 
 def _number_of_tokens(finding: NumberOfTokens, model: ModelReport) -> Explanation:
     advice = model.advice or Advice()
-    is_by_time = finding.tokens.best_seconds is not None
+    expect = _BY_TIME
+    if finding.tokens.best_seconds is None:
+        expect = _BY_ACCEPTANCE if model.plain_steps is None else _BY_SPEEDUP
 
     return Explanation(
         code=finding.code,
         what=tokens_sentence(advice),
         remedy=f"{_change(finding.tokens)} {schedule_sentence(advice)}".strip(),
-        expect=_BY_TIME if is_by_time else _BY_ACCEPTANCE,
+        expect=expect,
         verify=verification(model),
         config=_config(finding.tokens, speculation_of(model)),
     )

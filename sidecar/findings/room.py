@@ -20,7 +20,7 @@ _CODE: Final = "room"
 _PREEMPTED: Final = 0.01  # preemptions per request from which on they matter
 # Requests that wait, per running one, from which on they do not just wait for the next step.
 _MANY: Final = 0.2
-_FULL: Final = 0.9  # usage of the KV cache where vLLM does not say what requests wait for
+_FULL: Final = 0.9  # usage of the KV cache from which on requests wait for room in it
 _TAKEN: Final = 0.05  # share of the KV cache from which on the draft's part matters
 
 
@@ -109,11 +109,13 @@ def is_short_of_room(model: ModelReport) -> bool:
 
 def _lets_many_wait(engine: EngineReport) -> bool:
     """Whether more requests wait for room than those that have just arrived."""
+    peak = engine.kv_cache_peak
     says_why = Gauge.WAITING_FOR_CAPACITY in engine.gauges
-    is_full = (engine.kv_cache_peak or 0.0) >= _FULL
+    # What has just arrived waits for a step, and vLLM counts that as for capacity.
+    is_full = says_why if peak is None else peak >= _FULL
     running = engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
     waiting = waiting_for_room(engine)
-    return (says_why or is_full) and waiting > 0 and waiting >= _MANY * running
+    return is_full and waiting > 0 and waiting >= _MANY * running
 
 
 def waiting_for_room(engine: EngineReport) -> float:
@@ -168,8 +170,8 @@ def _room(finding: Room, model: ModelReport) -> Explanation:
         ),
         remedy=(
             "Raise --gpu-memory-utilization if memory is left, use a smaller draft or method, or"
-            " add pods. Whether the draft is worth the room that it takes, a comparison with a vLLM"
-            " without it at this load tells."
+            " add pods. Compare with a vLLM without the draft at this load to see whether it is"
+            " worth the room that it takes."
         ),
         expect=(
             "A preempted request is computed again, and its client waits for that; no acceptance"

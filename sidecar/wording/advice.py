@@ -55,10 +55,11 @@ def _by_acceptance(tokens: TokensAdvice) -> str:
 
 
 def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
-    best, now, plain = (
-        f"{1000 * (seconds or 0):.3g} ms"
-        for seconds in (tokens.best_seconds, tokens.now_seconds, tokens.plain_seconds)
-    )
+    best = f"{1000 * (tokens.best_seconds or 0):.3g} ms"
+    now = f"{1000 * (tokens.now_seconds or 0):.3g} ms"
+    plain = ""
+    if tokens.plain_seconds is not None:
+        plain = f"; {1000 * tokens.plain_seconds:.3g} ms without speculation"
 
     if tokens.direction is Direction.NONE:
         how = "only at lower loads (num_speculative_tokens_per_batch_size)"
@@ -68,7 +69,7 @@ def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
 
     return (
         f"{counted(tokens.best or 0, 'draft token')} instead of {tokens.now}: {_IN_STEPS}, about"
-        f" {best} per token instead of {now} at this load; {plain} without speculation."
+        f" {best} per token instead of {now} at this load{plain}."
     )
 
 

@@ -21,12 +21,13 @@ from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.engine.names import Gauge
 from sidecar.errors import TimedOut, Unreachable
 from sidecar.findings.ending import READ_A_REPLY, unmeasured, unmeasured_sentence, worse_sentence
-from sidecar.findings.finding import Finding
+from sidecar.findings.finding import Finding, advised
 from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.findings.mismatch import collapse_sentence
 from sidecar.findings.not_speculating import NotSpeculating
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.findings.one_engine import ONE_ENGINE
+from sidecar.findings.room import waiting_for_room
 from sidecar.wording.checklist import conclusion
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import (
@@ -49,7 +50,7 @@ from sidecar.wording.speed import (
     why_withheld,
 )
 from sidecar.wording.tables import judged_window
-from sidecar.wording.verdicts import is_guess, verdict_words, words_of
+from sidecar.wording.verdicts import is_guess, words_of
 
 # Worst first.
 TONES: Final = {
@@ -71,7 +72,8 @@ _UNCERTAIN: Final = (
 )
 _BY_TIME: Final = "Measured with prefill, against decoding without speculation at the same load"
 _EVEN: Final = "Without speculation, requests would take about as long."
-_OFF: Final = "It is faster without --speculative-config."
+_OFF: Final = "On the whole, it is faster without --speculative-config."
+_UNTIL: Final = "Until a change helps, it is faster without --speculative-config on the whole."
 _MEASURED_BY: Final = (
     f"measure what it saves or costs, on a vLLM without --speculative-config: `{BASELINE}`"
     " (docs/measure.md)."
@@ -111,15 +113,16 @@ class Answer:
     """The text, its colour (a class in the style sheet), and the reason.
 
     ``listed`` has the rates and speedups by temperature, which a page with a row for each leaves
-    out. ``about`` are the verdicts that the text states, and ``since`` says since when they hold.
-    ``model_name`` is the model that it is about; None if it is about vLLM as such. ``is_fault``:
-    something is broken, and the reason says what to do.
+    out, and ``others`` which other models pay. ``about`` are the verdicts that the text states, and
+    ``since`` says since when they hold. ``model_name`` is the model that it is about; None if it is
+    about vLLM as such. ``is_fault``: something is broken, and the reason says what to do.
     """
 
     text: str
     tone: str
     reason: str
     listed: str = ""
+    others: str = ""
     since: str = ""
     about: tuple[Judgement, ...] = ()
     model_name: str | None = None
@@ -128,7 +131,12 @@ class Answer:
     @property
     def why(self) -> str:
         """The reason for who has no such rows."""
-        return " ".join(filter(None, (self.reason, self.listed)))
+        return " ".join(filter(None, (self.reason, self.listed, self.others)))
+
+    @property
+    def why_beside_rows(self) -> str:
+        """The reason for who has them."""
+        return " ".join(filter(None, (self.reason, self.others)))
 
 
 _SYNTHETIC: Final = Answer(
@@ -213,17 +221,22 @@ def _of_models(models: Sequence[ModelReport], plugin: PluginReport) -> Answer:
     if len(answers) == 1:
         return worst
 
-    others = _others([model for model in models if model.model_name != name])
-    reason = f"{worst.reason} {others}".strip()
-    return replace(worst, text=f"{name}: {worst.text}", reason=reason)
+    paying = [
+        other
+        for other, said in answers.items()
+        if said.tone == TONES[Verdict.NET_POSITIVE] and other != name
+    ]
+    return replace(worst, text=f"{name}: {worst.text}", others=_others(paying))
 
 
-def _others(models: Sequence[ModelReport]) -> str:
-    """The verdicts of the models that the answer is not about; there are some."""
-    if len(models) > _NAMED_MODELS:
-        return f"{len(models)} other models have answers of their own."
-    said = [f"{model.model_name}: {verdict_words(model.judgement)}" for model in models]
-    return f"The others: {'; '.join(said)}." if len(said) > 1 else f"The other, {said[0]}."
+def _others(paying: Sequence[str]) -> str:
+    """That the models of these names pay, while the answer is about another one."""
+    if not paying:
+        return ""
+    if len(paying) > _NAMED_MODELS:
+        return f"On {len(paying)} other models it pays."
+    *names, last = paying
+    return f"On {', '.join(names)} and {last} it pays." if names else f"On {last} it pays."
 
 
 def _rank(verdict: Verdict) -> int:
@@ -313,8 +326,9 @@ def _without_drafts(report: Report) -> Answer:
         if loads:
             schedule = f"vLLM's schedule by batch size drafts none with {loads} requests running"
         why = (
-            "No draft tokens in the window. A sidecar that has just started needs two polls to see"
-            f" any; {schedule}, and n-gram or suffix decoding may find nothing to repeat."
+            "No draft tokens in the window. After a start of vLLM or of the sidecar it takes two"
+            f" polls to see any; {schedule}, and n-gram or suffix decoding may find nothing to"
+            " repeat."
         )
         return Answer("vLLM decodes without drafts.", "mute", why)
 
@@ -371,12 +385,12 @@ def _of(model: ModelReport, plugin: PluginReport) -> Answer:
         return replies
 
     speed = _of_speed(model, plugin)
-    tone = min(replies.tone, speed.tone, key=_WORST_FIRST.index)
     if not replies.is_fault:  # it may be right so
-        also = f"{replies.text[:1].lower()}{replies.text[1:]}"
-        text = f"{speed.text} {'Also,' if ' But ' in speed.text else 'But'} {also}"
+        clause = f"{replies.text[:1].lower()}{replies.text[1:-1]}"
         reason = f"{replies.reason} {speed.reason}".strip()
-        return replace(speed, text=text, tone=tone, reason=reason)
+        return replace(_also(speed, clause, replies.tone), reason=reason)
+
+    tone = min(replies.tone, speed.tone, key=_WORST_FIRST.index)
     reason = f"{replies.reason} As for the speed: {speed.text} {speed.reason}".strip()
     return replace(replies, tone=tone, reason=reason, listed=speed.listed)
 
@@ -399,22 +413,16 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         why = "The time per token is known after about half a minute of traffic."
         return Answer("Not enough traffic for a verdict yet.", "mute", why)
 
-    found = _judged(model, plugin)
+    found = _with_parts(_judged(model, plugin), model)
     if model.judgement.by_speedup is Verdict.NET_NEGATIVE and not _drafts_fewer(model):
-        found = replace(found, reason=f"{found.reason} {_OFF}".strip())
-    if losing := _losing_engines(model):
-        found = replace(found, text=f"{found.text} But it does not pay on {losing}.", tone="bad")
-    elif odd := _odd_engine(model):
-        found = replace(found, text=f"{found.text} But {odd}.", tone="even")
+        off = _UNTIL if advised(model.findings) else _OFF
+        found = replace(found, reason=f"{found.reason} {off}".strip())
     if all(judged.by_speedup is None for judged in found.about):
         by_sizes = estimate_sentence(model.estimate, _rates(found.about))
         found = replace(found, reason=f"{by_sizes} {found.reason}".strip())
-    room = room_sentence(model)
-    if room and _worst(model) is Verdict.NET_POSITIVE:
-        found = replace(found, text=f"{found.text} But requests wait for KV cache.", tone="even")
-        if model.judgement.by_speedup is None:
-            why = f"The rule of thumb does not know that: {room} {found.reason}".strip()
-            return replace(found, reason=why)
+    if model.judgement.by_speedup is None and _is_short_of_room(model):
+        why = f"The rule of thumb does not know that: {room_sentence(model)} {found.reason}"
+        return replace(found, reason=why.strip())
 
     speed = model.speed
     if speed is not None and speed.held is not None:
@@ -424,6 +432,34 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
         return replace(found, text=f"Speedup not known: {why_withheld(model)}. {found.text}")
 
     return found
+
+
+def _with_parts(said: Answer, model: ModelReport) -> Answer:
+    """With what the verdicts by temperature do not show: an engine, and a lack of room."""
+    if losing := _losing_engines(model):
+        said = _also(said, f"it does not pay on {losing}", "bad")
+    elif odd := _odd_engine(model):
+        said = _also(said, odd, "even")
+    if _is_short_of_room(model):
+        waits = any(waiting_for_room(engine) for engine in model.engines)
+        what = "requests wait for KV cache"
+        what = what if waits else "requests are preempted for lack of KV cache"
+        said = _also(said, what, "even")
+
+    gains = model.judgement.by_speedup is Verdict.NET_POSITIVE
+    return replace(said, tone="even") if gains and said.tone == "bad" else said
+
+
+def _also(said: Answer, clause: str, tone: str) -> Answer:
+    """The answer with one more clause, in the worse of both colours."""
+    word = "Also," if said.tone == "bad" or " But " in said.text else "But"
+    worse = min(said.tone, tone, key=_WORST_FIRST.index)
+    return replace(said, text=f"{said.text} {word} {clause}.", tone=worse)
+
+
+def _is_short_of_room(model: ModelReport) -> bool:
+    """Whether requests wait for room, or are preempted, where speculation pays otherwise."""
+    return bool(room_sentence(model)) and _worst(model) is Verdict.NET_POSITIVE
 
 
 def _losing_engines(model: ModelReport) -> str:
@@ -640,8 +676,6 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
-    if lost and model.judgement.by_speedup is Verdict.NET_POSITIVE:
-        tone = TONES[Verdict.BREAK_EVEN]  # nothing has to change
     worst = lost or even or saved or leaning
     more = ""
     if not (lost or saved or even):

@@ -214,7 +214,10 @@ def _in_either_case(advice: Advice | None) -> str:
     if tokens is None or tokens.best_seconds is None or not tokens.best:
         return ""
     are = "is" if tokens.best == 1 else "are"
-    return f"In either case {counted(tokens.best, 'draft token')} {are} faster than {tokens.now}."
+    return (
+        f"In either case {counted(tokens.best, 'draft token')} {are} faster than {tokens.now} in"
+        " steps that prefill nothing."
+    )
 
 
 def _range(values: Sequence[float]) -> str:

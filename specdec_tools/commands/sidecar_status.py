@@ -44,7 +44,7 @@ def _aligned_texts(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     return aligned(header, rows, left=range(len(header)))
 
 
-_NO_THRESHOLDS: Final = 3  # columns of the checklist: the condition, what it says, and of what
+_SHORT: Final = 3  # columns of the checklist: the condition, what it says, and of what
 _TEXT: Final = _Layout("", "  ", aligned, _aligned_texts)
 _MARKDOWN: Final = _Layout("### ", "- ", markdown, markdown)
 
@@ -96,7 +96,7 @@ def status_lines(
     plugin = status["plugin"]["text"]
     # The rows have the rates.
     has_rows = is_brief and scrape["up"] and any(one["temperatures"] for one in status["models"])
-    why = answer["reason"] if has_rows else answer["why"]
+    why = answer["why_beside_rows" if has_rows else "why"]
 
     yield f"{layout.heading}Does speculation pay? {paint(answer['text'], answer['tone'])}"
     yield ""
@@ -125,7 +125,7 @@ def status_lines(
     vllm = f", of vLLM at {status['vllm_url']}" if "vllm_url" in status else ""
     whose = f"specdec-sidecar {status['version']}, {origin}{vllm}"
     if is_brief:
-        yield f"{whose}; --all has all that is known"
+        yield f"{whose}; --all has more"
     else:
         yield f"{whose}; times in milliseconds"
         yield LEGEND
@@ -153,7 +153,7 @@ def _brief(
         _changed(model, layout),
     )
     if checklist:
-        yield from ("", *_checklist(checklist, layout, shown, columns=_NO_THRESHOLDS))
+        yield from ("", *_checklist(checklist, layout, shown, columns=_SHORT))
 
 
 def _full(
@@ -182,18 +182,20 @@ def _named(model: _Json) -> str:
 
 
 def _beside(model: _Json, shown: str, item: str) -> Iterator[str]:
-    """The notes on the rows, each once."""
-    said = shown
-    for note in model["notes"]:
-        if note not in said:
-            yield f"{item}{note}"
-            said += note
+    """The notes on the rows, each once, with the temperatures that it is on."""
+    whole = [note for note in model["notes"] if note not in shown]
+    yield from (f"{item}{note}" for note in whole)
 
+    on: dict[str, list[str]] = {}
     for part in model["temperatures"]:
         note = part["note"]
-        if part["window"]["draft_tokens"] and note not in said:
-            yield f"{item}T {part['temperature']}: {note}"
-            said += note
+        if part["window"]["draft_tokens"] and note:
+            on.setdefault(note, []).append(part["temperature"])
+    yield from (
+        f"{item}T {', '.join(temperatures)}: {note}"
+        for note, temperatures in on.items()
+        if note not in whole and note not in shown
+    )
 
 
 def _pressure(model: _Json, item: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What a terminal is given: colours, and lines that break between words."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -12,9 +13,11 @@ from sidecar.wording.numbers import UNBROKEN
 Paint = Callable[[str, str], str]  # a text, and the tone of its colour
 
 BOLD: Final = "bold"  # a tone without a colour
-COLOURS: Final = {"good": "1;32", "likely": "1;36", "even": "1;33", "bad": "1;31"}
+COLORS: Final = {"good": "1;32", "likely": "1;36", "even": "1;33", "bad": "1;31"}
 _FEWEST_COLUMNS: Final = 40
 _SPACE: Final = "\N{NO-BREAK SPACE}"
+_TO_COPY: Final = re.compile(r"`[^`]+`")
+_KEYS: Final = re.compile(r', (?="[^"]*": )')
 
 
 def plain(text: str, _tone: str) -> str:
@@ -24,7 +27,7 @@ def plain(text: str, _tone: str) -> str:
 
 def colored(text: str, tone: str) -> str:
     """Bold, in the tone's colour, if it has one."""
-    return f"\033[{COLOURS.get(tone, '1')}m{text}\033[0m"
+    return f"\033[{COLORS.get(tone, '1')}m{text}\033[0m"
 
 
 def has_colors() -> bool:
@@ -36,7 +39,7 @@ def has_colors() -> bool:
 def broken(lines: Iterable[str]) -> Iterator[str]:
     """The lines; on a terminal, sentences are broken between words where it ends.
 
-    Options are, after the commas of their JSON, so that they can be copied; rows of tables are not.
+    Options are broken where they can be copied all the same; rows of tables are not broken.
     """
     if not sys.stdout.isatty():
         yield from lines
@@ -55,9 +58,10 @@ def broken(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _sentence(text: str, indent: str, columns: int) -> Iterator[str]:
-    """Keeps a number and its unit together."""
+    """Keeps a number and its unit together, and what stands in backticks, to be copied."""
+    whole = UNBROKEN.sub(_SPACE, _TO_COPY.sub(lambda found: found[0].replace(" ", _SPACE), text))
     parts = wrap(
-        UNBROKEN.sub(_SPACE, text),
+        whole,
         columns,
         initial_indent=indent,
         subsequent_indent=indent,
@@ -68,8 +72,8 @@ def _sentence(text: str, indent: str, columns: int) -> Iterator[str]:
 
 
 def _option(text: str, indent: str, columns: int) -> Iterator[str]:
-    """A shell's argument, and JSON, is the same with a line end after a comma."""
-    first, *others = text.split(", ")
+    """Breaks it before keys of its JSON, where a line end changes nothing for a shell either."""
+    first, *others = _KEYS.split(text)
     line = f"{indent}{first}"
     for part in others:
         if len(line) + len(f", {part},") > columns:

@@ -360,7 +360,9 @@ HEALTHY = {
     "a class of one's own may draft nothing": undrafted(method="custom_class"),
     "the number of draft tokens fits": pod(advice=Advice()),
     "requests wait for room, which more draft tokens would take": pod(
-        advice=MORE, rate=0.9, engines=(engine(speculation=GREEDY, gauges=WAITING),)
+        advice=MORE,
+        rate=0.9,
+        engines=(engine(speculation=GREEDY, gauges=WAITING, kv_cache_peak=0.95),),
     ),
     "requests are preempted": pod(
         advice=MORE, rate=0.9, engines=(engine(speculation=GREEDY, cache=PREEMPTING),)

@@ -45,17 +45,28 @@ def test_rows_and_addresses_stay_whole(columns, line):
 
 
 def test_an_option_is_the_same_to_a_shell_where_its_lines_are_broken(columns):
-    given = {"method": "eagle3", "num_speculative_tokens": 3, "model": "a/head-of-this-model"}
+    given = {"method": "eagle3", "num_speculative_tokens": 3, "model": "a/head, of this model"}
     option = f"  --speculative-config '{json.dumps(given)}'"
     columns(72)
     lines = [*broken([option])]
 
     assert lines == [
         """  --speculative-config '{"method": "eagle3",""",
-        """    "num_speculative_tokens": 3, "model": "a/head-of-this-model"}'""",
+        """    "num_speculative_tokens": 3, "model": "a/head, of this model"}'""",
     ]
     _, pasted = shlex.split("\n".join(lines))
     assert json.loads(pasted) == given
+
+
+def test_a_command_within_a_sentence_stays_whole(columns):
+    """The terminal breaks it without a line end, which would end the command."""
+    command = "`specdec-sidecar baseline --url URL --out baseline.yaml`"
+    columns(42)
+    assert [*broken([f"First measure what it saves: {command} (docs/measure.md)."])] == [
+        "First measure what it saves:",
+        command,
+        "(docs/measure.md).",
+    ]
 
 
 def test_a_tiny_terminal_still_gets_whole_words(columns):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.judgement import Undecided, Verdict
@@ -12,7 +13,10 @@ from sidecar.analysis.speed.withheld import Withheld
 from sidecar.engine.names import Gauge
 from sidecar.errors import Unreachable
 from sidecar.findings.ending import EndsBadly
+from sidecar.findings.lower_acceptance import LowerAcceptance
 from sidecar.findings.not_speculating import NotSpeculating
+from sidecar.findings.number_of_tokens import NumberOfTokens
+from sidecar.findings.one_engine import ONE_ENGINE
 from sidecar.requests.messages import Speculation
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.wording.answer import answer
@@ -24,6 +28,7 @@ from sidecar.wording.notes import (
     undrafted_sentence,
 )
 from sidecar.wording.verdicts import verdict_words
+from tests.analysis.staged_findings import PREEMPTING
 from tests.analysis.test_checklist import GOOD as SUITS
 from tests.analysis.test_checklist import LIGHT
 from tests.export.reports import (
@@ -109,7 +114,61 @@ def test_engines_that_lose_are_named_where_the_model_as_a_whole_does_not(losing,
     judged = judgement(whole, 0.5, by_speedup=True)
     found = answer(report(timed_model(judgement=judged, engines=tuple(engines))))
     assert found.text.partition(".")[2] == says
-    assert (found.tone == "bad") is (says != "" or whole is BAD)
+    # Where the model as a whole gains, nothing is as bad.
+    assert found.tone == ("bad" if whole is BAD else "even" if says else "good")
+
+
+ODD = LowerAcceptance(
+    code=ONE_ENGINE.code,
+    group="1",
+    rate=0.3,
+    others=0.6,
+    error=0.02,
+    loses=False,
+    break_even=None,
+)
+FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, acceptance=0.3, next_rate=0.2)
+
+
+@pytest.mark.parametrize(
+    ("whole", "says", "tone"),
+    [
+        (GOOD, "But engine 1 accepts 30%, the others 60%.", "even"),
+        (BAD, "Also, engine 1 accepts 30%, the others 60%.", "bad"),
+    ],
+)
+def test_the_one_engine_that_accepts_less_is_named_and_makes_no_loss_look_better(whole, says, tone):
+    judged = judgement(whole, 0.5, by_speedup=True)
+    found = answer(report(timed_model(judgement=judged, findings=(ODD,))))
+    assert found.text.endswith(says)
+    assert found.tone == tone
+
+
+def named(name, whole):
+    judged = judgement(whole, 0.5, by_speedup=True)
+    actual = {GOOD: 30, EVEN: 35, BAD: 40}[whole]
+    row = timed("0", whole, 0.5, 35, actual)
+    return replace(timed_model(row, judgement=judged), model_name=name)
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ((GOOD,), "On b it pays."),
+        ((GOOD, GOOD, GOOD), "On b, c and d it pays."),
+        ((GOOD, EVEN), "On b it pays."),
+        ((EVEN,), ""),
+        ((GOOD,) * 4, "On 4 other models it pays."),
+    ],
+)
+def test_while_one_model_loses_those_that_pay_are_named(others, says):
+    """Last: what comes before is about the one that loses."""
+    models = [named("a", BAD), *map(named, "bcde", others)]
+    found = answer(report(*models))
+    assert found.text.startswith("a: Speculation does not pay")
+    assert found.others == says
+    assert found.why.endswith(says)
+    assert says in found.why_beside_rows
 
 
 def test_by_the_rule_of_thumb_the_former_words_are_those_of_the_rule():
@@ -357,6 +416,13 @@ def test_temperatures_that_pay_are_no_answer_where_all_requests_together_lose():
     )
 
 
+def test_by_the_rule_of_thumb_fewer_tokens_come_before_a_measurement_and_that_before_none():
+    """Both are on the screen, so their order is said."""
+    fewer = NumberOfTokens(code="too_many_tokens", tokens=FEWER)
+    lost = model(temperature("1+", BAD, 0.3), findings=(fewer,))
+    assert "First try fewer draft tokens; before you turn it off, measure" in why(lost)
+
+
 def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
     """One was judged over five minutes, the other over an hour."""
     over_an_hour = temperature("1+", BAD, 0.3, 0.13, judgement=judgement(BAD, 0.3, share=0.9))
@@ -531,8 +597,8 @@ def test_a_schedule_that_drafts_nothing_at_some_loads_is_named_where_steps_have_
     rests = Speculation("eagle3", 3, schedule=((1, 8, 3), (9, 256, 0)))
     scheduled = engine(speculation=rests)
     assert why(model(judgement=judgement(NONE), engines=(scheduled,))).startswith(
-        "No draft tokens in the window. A sidecar that has just started needs two polls to see any;"
-        " vLLM's schedule by batch size drafts none with 9 or more requests running,"
+        "No draft tokens in the window. After a start of vLLM or of the sidecar it takes two polls"
+        " to see any; vLLM's schedule by batch size drafts none with 9 or more requests running,"
     )
 
     steps = speed()
@@ -703,7 +769,7 @@ def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answe
 def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     """The rule of thumb knows no load, and a time per token no queue."""
     gauges = {Gauge.REQUESTS_RUNNING: 3.0, Gauge.WAITING_FOR_CAPACITY: 5.0}
-    waits = engine(gauges=gauges)
+    waits = engine(gauges=gauges, kv_cache_peak=0.95)
     wins = temperature("0", GOOD)
     wins = replace(wins, judgement=replace(wins.judgement, since=NOW - 660))
     pressed = answer(report(model(wins, engines=(waits,))))
@@ -720,12 +786,19 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     calm = answer(report(model(temperature("0", GOOD))))
     assert calm.tone == "likely"
 
+    # What has just arrived waits for a step, which vLLM counts as for capacity.
+    arrived = engine(gauges=gauges, kv_cache_peak=0.1)
+    assert answer(report(model(temperature("0", GOOD), engines=(arrived,)))).tone == "likely"
+
     judged = judgement(GOOD, 0.8, by_speedup=True)
     quick = timed_model(timed("0", GOOD, 0.8, 35, 30), judgement=judged, engines=(waits,))
     assert text_and_tone(quick) == (
         "Speculation pays: per token, it saves 5 ms at T 0. But requests wait for KV cache.",
         "even",
     )
+    preempts = engine(cache=PREEMPTING, gauges={})
+    pushed = timed_model(timed("0", GOOD, 0.8, 35, 30), judgement=judged, engines=(preempts,))
+    assert answer(report(pushed)).text.endswith("But requests are preempted for lack of KV cache.")
 
 
 def test_synthetic_acceptance_is_never_good_news():

@@ -212,7 +212,7 @@ BY_TIME = {
     "best": 0,
     "best_seconds": 0.00415,
     "now_seconds": 0.0052,
-    "plain_seconds": 0.005,
+    "plain_seconds": 0.00415,
 }
 GIVEN_UP = "does not use async scheduling"
 SCHEDULE = ((1, 4, 3), (5, 8, 0))
@@ -237,7 +237,8 @@ SCHEDULE = ((1, 4, 3), (5, 8, 0))
             {"schedule": SCHEDULE},
             f"81%: speculate {MORE}",
         ),
-        (FEWER, BY_TIME | {"best": 2}, {}, SET_TWO),
+        (FEWER, BY_TIME | {"best": 2, "plain_seconds": 0.005}, {}, SET_TWO),
+        (FEWER, BY_TIME | {"best": 2, "plain_seconds": None}, {}, f"{SET_TWO.partition(';')[0]}."),
         (OR_NONE, BY_TIME, {"can_schedule": True}, AT_LOWER_LOADS),
         (OR_NONE, BY_TIME, {}, f"{LESS_LOAD} with fewer requests, or not at all."),
     ],

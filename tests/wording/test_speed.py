@@ -164,7 +164,9 @@ def test_temperatures_without_a_clear_difference_are_told_in_one_clause():
         direction=Direction.FEWER, now=3, best=1, best_seconds=0.0627, now_seconds=0.071
     )
     advised = timed_model(*rows, speed=known, judgement=unsure, advice=Advice(tokens=fewer))
-    assert answer(report(advised)).reason.endswith("1 draft token is faster than 3.")
+    assert answer(report(advised)).reason.endswith(
+        "1 draft token is faster than 3 in steps that prefill nothing."
+    )
     none = replace(fewer, direction=Direction.NONE, best=0)
     without = timed_model(*rows, speed=known, judgement=unsure, advice=Advice(tokens=none))
     assert answer(report(without)).reason.endswith("More traffic decides.")

@@ -12,7 +12,7 @@ from tests.commands.commands_tools import command
 COLUMNS = 100
 
 # The end of one, bold, and bold in red, green, yellow or cyan.
-_COLOURS = {
+_COLORS = {
     "0": "",
     "1": "#fff",
     "1;31": "#ff6e67",
@@ -51,8 +51,8 @@ def as_html(text):
     first, *parts = text.split("\033[")
     for part in (f"0m{first}", *parts):
         code, _, said = part.partition("m")
-        if code not in _COLOURS:
+        if code not in _COLORS:
             raise ValueError(f"no colour: {part}")
-        bold = f'<b style="color:{_COLOURS[code]}">{escape(said)}</b>'
-        shown += bold if _COLOURS[code] else escape(said)
+        bold = f'<b style="color:{_COLORS[code]}">{escape(said)}</b>'
+        shown += bold if _COLORS[code] else escape(said)
     return _PAGE.format(columns=COLUMNS, text=shown)

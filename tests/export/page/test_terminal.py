@@ -2,11 +2,11 @@
 
 import pytest
 
-from specdec_tools.commands.terminal import COLOURS, colored
+from specdec_tools.commands.terminal import COLORS, colored
 from tests.export.page.terminal import as_html
 
 
-@pytest.mark.parametrize("tone", [*COLOURS, "mute"])
+@pytest.mark.parametrize("tone", [*COLORS, "mute"])
 def test_each_colour_of_the_report_has_one_in_the_picture(tone):
     shown = as_html(f"a < b {colored('pays & <b>', tone)} > c\nd")
 

@@ -43,12 +43,13 @@ def change_sentence(model: ModelReport) -> str:
         return ""
 
     before = change.before
-    was = f"Before: {speculation_phrase(before.speculation)} (last requests {date(before.at)})."
+    was = f"Before: {speculation_phrase(before.speculation)} (as of {date(before.at)})."
     now = change.now
     if now is None:
         return f"{was} Since {date(change.since)} too few requests have finished to compare."
 
-    since = f"Now, since {date(change.since)}: {speculation_phrase(now.speculation)}."
+    speculates = speculation_phrase(now.speculation)
+    since = f"Now, since {date(change.since)}: {speculates} (as of {date(now.at)})."
     if not change_rows(model):
         return f"{was} {since} {_NONE_ALIKE}"
     rest = (_left_out(before, now), _load(before, now), _INDEPENDENT)

@@ -200,7 +200,7 @@ def test_after_a_change_the_requests_of_before_are_beside_those_of_now():
     assert "T 0.7-1, requests 95 (acceptance: 80) 95 (acceptance: 80)" in page
     assert "T 1+, " not in page
     assert "Left out, since only one side has drafts there: T 1+." in page
-    assert "Before: eagle3, 3 tokens, sampler standard (last requests 01 Jan 00:00 UTC)." in page
+    assert "Before: eagle3, 3 tokens, sampler standard (as of 01 Jan 00:00 UTC)." in page
     assert "4.0 requests ran then and 9.0 now: times differ by that, too." in page
 
 

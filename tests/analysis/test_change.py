@@ -61,7 +61,7 @@ def test_a_change_is_told_once_enough_requests_have_finished_since():
     assert rows["T 0, TPOT P50"][0].startswith("66.7 ms (")
     sentence = change_sentence(pod.model())
     assert sentence.startswith("Before: eagle, 3 tokens (as of ")
-    assert " UTC: eagle, 5 tokens." in sentence
+    assert " UTC: eagle, 5 tokens (as of " in sentence
 
 
 def test_what_was_before_is_the_last_traffic_however_long_the_restart_took():

@@ -102,20 +102,31 @@ def is_short_of_room(model: ModelReport) -> bool:
     (vLLM issue 55533), so that fewer requests run.
     """
     return any(
-        _lets_many_wait(engine) or (engine.cache.preemptions_ratio or 0.0) >= _PREEMPTED
+        lets_many_wait(engine) or (engine.cache.preemptions_ratio or 0.0) >= _PREEMPTED
         for engine in model.engines
     )
 
 
-def _lets_many_wait(engine: EngineReport) -> bool:
+def lets_many_wait(engine: EngineReport) -> bool:
     """Whether more requests wait for room than those that have just arrived."""
-    peak = engine.kv_cache_peak
-    says_why = Gauge.WAITING_FOR_CAPACITY in engine.gauges
-    # What has just arrived waits for a step, and vLLM counts that as for capacity.
-    is_full = says_why if peak is None else peak >= _FULL
     running = engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0)
     waiting = waiting_for_room(engine)
-    return is_full and waiting > 0 and waiting >= _MANY * running
+    return waiting > 0 and waiting >= _MANY * running and _is_full(engine)
+
+
+def _is_full(engine: EngineReport) -> bool:
+    """Whether the KV cache has no room for one more request of the mean length.
+
+    What has just arrived waits for the next step, and vLLM counts that as for capacity, too.
+    """
+    usage = engine.gauges.get(Gauge.KV_CACHE_USAGE)
+    if usage is None:
+        return Gauge.WAITING_FOR_CAPACITY in engine.gauges
+
+    capacity = engine.kv_cache_capacity_tokens
+    tokens = engine.cache.request_tokens
+    needed = tokens / capacity if tokens and capacity else 0.0
+    return usage >= min(_FULL, 1 - needed)
 
 
 def waiting_for_room(engine: EngineReport) -> float:
@@ -199,7 +210,8 @@ def _pressure(engines: Sequence[EngineReport]) -> str:
     preempted = sum_caches(engine.cache for engine in engines).preemptions
     waiting = sum(waiting_for_room(engine) for engine in engines)
     seen = [f"{counted(preempted, 'preemption')} in the window"] if preempted > 0 else []
-    return ", ".join([*seen, f"{counted(waiting, 'request')} waiting for room"])
+    seen += [f"{counted(waiting, 'request')} waiting for room"] if waiting else []
+    return ", ".join(seen)
 
 
 ROOM: Final = FindingKind(

@@ -27,7 +27,7 @@ from sidecar.findings.mismatch import collapse_sentence
 from sidecar.findings.not_speculating import NotSpeculating
 from sidecar.findings.number_of_tokens import NumberOfTokens
 from sidecar.findings.one_engine import ONE_ENGINE
-from sidecar.findings.room import waiting_for_room
+from sidecar.findings.room import lets_many_wait
 from sidecar.wording.checklist import conclusion
 from sidecar.wording.health import stalled_sentence
 from sidecar.wording.notes import (
@@ -221,22 +221,26 @@ def _of_models(models: Sequence[ModelReport], plugin: PluginReport) -> Answer:
     if len(answers) == 1:
         return worst
 
-    paying = [
-        other
-        for other, said in answers.items()
-        if said.tone == TONES[Verdict.NET_POSITIVE] and other != name
-    ]
-    return replace(worst, text=f"{name}: {worst.text}", others=_others(paying))
+    others = "" if worst.is_fault else _others([one for one in models if one.model_name != name])
+    return replace(worst, text=f"{name}: {worst.text}", others=others)
 
 
-def _others(paying: Sequence[str]) -> str:
-    """That the models of these names pay, while the answer is about another one."""
-    if not paying:
-        return ""
-    if len(paying) > _NAMED_MODELS:
-        return f"On {len(paying)} other models it pays."
-    *names, last = paying
-    return f"On {', '.join(names)} and {last} it pays." if names else f"On {last} it pays."
+def _others(models: Sequence[ModelReport]) -> str:
+    """Of the models that the answer is not about, which pay and which do not, where measured."""
+    said = {
+        "it pays": _named_with(models, Verdict.NET_POSITIVE),
+        "it does not pay": _named_with(models, Verdict.NET_NEGATIVE),
+    }
+    return " ".join(f"On {names} {what}." for what, names in said.items() if names)
+
+
+def _named_with(models: Sequence[ModelReport], verdict: Verdict) -> str:
+    """The names of those with a verdict by time; of many, their number."""
+    names = [model.model_name for model in models if model.judgement.by_speedup is verdict]
+    if len(names) > _NAMED_MODELS:
+        return f"{len(names)} other models"
+    *first, last = names or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _rank(verdict: Verdict) -> int:
@@ -415,7 +419,7 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
 
     found = _with_parts(_judged(model, plugin), model)
     if model.judgement.by_speedup is Verdict.NET_NEGATIVE and not _drafts_fewer(model):
-        off = _UNTIL if advised(model.findings) else _OFF
+        off = _UNTIL if _has_another_remedy(model) else _OFF
         found = replace(found, reason=f"{found.reason} {off}".strip())
     if all(judged.by_speedup is None for judged in found.about):
         by_sizes = estimate_sentence(model.estimate, _rates(found.about))
@@ -436,23 +440,23 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
 
 def _with_parts(said: Answer, model: ModelReport) -> Answer:
     """With what the verdicts by temperature do not show: an engine, and a lack of room."""
+    gains = model.judgement.by_speedup is Verdict.NET_POSITIVE
     if losing := _losing_engines(model):
-        said = _also(said, f"it does not pay on {losing}", "bad")
+        said = _also(said, f"it does not pay on {losing}", "even" if gains else "bad")
     elif odd := _odd_engine(model):
         said = _also(said, odd, "even")
     if _is_short_of_room(model):
-        waits = any(waiting_for_room(engine) for engine in model.engines)
-        what = "requests wait for KV cache"
-        what = what if waits else "requests are preempted for lack of KV cache"
+        what = "requests are preempted for lack of KV cache"
+        if any(map(lets_many_wait, model.engines)):
+            what = "requests wait for KV cache"
         said = _also(said, what, "even")
-
-    gains = model.judgement.by_speedup is Verdict.NET_POSITIVE
-    return replace(said, tone="even") if gains and said.tone == "bad" else said
+    return said
 
 
 def _also(said: Answer, clause: str, tone: str) -> Answer:
     """The answer with one more clause, in the worse of both colours."""
-    word = "Also," if said.tone == "bad" or " But " in said.text else "But"
+    loses = any(judged.verdict is Verdict.NET_NEGATIVE for judged in said.about)
+    word = "Also," if loses or said.tone == "bad" or " But " in said.text else "But"
     worse = min(said.tone, tone, key=_WORST_FIRST.index)
     return replace(said, text=f"{said.text} {word} {clause}.", tone=worse)
 
@@ -485,6 +489,14 @@ def _odd_engine(model: ModelReport) -> str:
 def _drafts_fewer(model: ModelReport) -> bool:
     """Whether fewer draft tokens, and some, are advised, which then are faster than none."""
     return any(isinstance(one, NumberOfTokens) and one.is_sure for one in model.findings)
+
+
+def _has_another_remedy(model: ModelReport) -> bool:
+    """Whether something else is advised than to draft nothing."""
+    return any(
+        not isinstance(one, NumberOfTokens) or one.tokens.direction is not Direction.NONE
+        for one in advised(model.findings)
+    )
 
 
 def _is_of_no_help(model: ModelReport) -> bool:
@@ -676,6 +688,8 @@ def _by_time(split: Split, model: ModelReport) -> Answer:
     listed = f"Speedup over decoding without speculation: {ratios}. {_listed(split)}"
 
     tone = min((TONES[one.judgement.verdict] for one in split), key=_WORST_FIRST.index)
+    if lost and model.judgement.by_speedup is Verdict.NET_POSITIVE:
+        tone = TONES[Verdict.BREAK_EVEN]  # it says "in part", and the model as a whole gains
     worst = lost or even or saved or leaning
     more = ""
     if not (lost or saved or even):

@@ -16,7 +16,7 @@ from sidecar.findings.greedy_drafting import GreedyDrafting
 from sidecar.findings.load import Load
 from sidecar.findings.mismatch import Mismatch
 from sidecar.findings.number_of_tokens import NumberOfTokens
-from sidecar.findings.room import Room, is_short_of_room, waiting_for_room
+from sidecar.findings.room import Room, is_short_of_room, lets_many_wait, waiting_for_room
 from sidecar.requests.messages import Configuration, Speculation
 from sidecar.wording.advice import fitting_sentence, schedule_sentence
 from sidecar.wording.finer import finer_hints
@@ -214,7 +214,7 @@ def room_sentence(model: ModelReport) -> str:
         return ""
 
     running = sum(engine.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) for engine in model.engines)
-    waiting = sum(map(waiting_for_room, model.engines))
+    waiting = sum(waiting_for_room(one) for one in model.engines if lets_many_wait(one))
     wait = f"{counted(waiting, 'request')} waiting for room" if waiting else "some are preempted"
     return (
         f"{counted(running, 'request')} running, and {wait}. Draft tokens take room in the KV cache"

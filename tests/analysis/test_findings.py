@@ -362,7 +362,7 @@ HEALTHY = {
     "requests wait for room, which more draft tokens would take": pod(
         advice=MORE,
         rate=0.9,
-        engines=(engine(speculation=GREEDY, gauges=WAITING, kv_cache_peak=0.95),),
+        engines=(engine(speculation=GREEDY, gauges=WAITING),),
     ),
     "requests are preempted": pod(
         advice=MORE, rate=0.9, engines=(engine(speculation=GREEDY, cache=PREEMPTING),)

@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.analysis.advice import Direction, TokensAdvice
 from sidecar.analysis.endings import EndingAt, EndingChange, EndingsReport, Reference
+from sidecar.analysis.engine.cache import CacheWindow
 from sidecar.analysis.evidence import Evidence, Loops
 from sidecar.analysis.judgement import Undecided, Verdict
 from sidecar.analysis.speed.estimate import Estimate, Unsized
@@ -135,11 +136,13 @@ FEWER = TokensAdvice(direction=Direction.FEWER, now=3, best=1, acceptance=0.3, n
     [
         (GOOD, "But engine 1 accepts 30%, the others 60%.", "even"),
         (BAD, "Also, engine 1 accepts 30%, the others 60%.", "bad"),
+        (None, "Also, engine 1 accepts 30%, the others 60%.", "even"),  # by the rule of thumb
     ],
 )
 def test_the_one_engine_that_accepts_less_is_named_and_makes_no_loss_look_better(whole, says, tone):
-    judged = judgement(whole, 0.5, by_speedup=True)
-    found = answer(report(timed_model(judgement=judged, findings=(ODD,))))
+    judged = judgement(whole or BAD, 0.3, by_speedup=whole is not None)
+    made = timed_model if whole else model
+    found = answer(report(made(judgement=judged, findings=(ODD,))))
     assert found.text.endswith(says)
     assert found.tone == tone
 
@@ -159,6 +162,7 @@ def named(name, whole):
         ((GOOD, EVEN), "On b it pays."),
         ((EVEN,), ""),
         ((GOOD,) * 4, "On 4 other models it pays."),
+        ((BAD, GOOD, BAD), "On c it pays. On b and d it does not pay."),
     ],
 )
 def test_while_one_model_loses_those_that_pay_are_named(others, says):
@@ -769,7 +773,8 @@ def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answe
 def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     """The rule of thumb knows no load, and a time per token no queue."""
     gauges = {Gauge.REQUESTS_RUNNING: 3.0, Gauge.WAITING_FOR_CAPACITY: 5.0}
-    waits = engine(gauges=gauges, kv_cache_peak=0.95)
+    full = {Gauge.KV_CACHE_USAGE: 0.95}
+    waits = engine(gauges=gauges | full)
     wins = temperature("0", GOOD)
     wins = replace(wins, judgement=replace(wins.judgement, since=NOW - 660))
     pressed = answer(report(model(wins, engines=(waits,))))
@@ -787,8 +792,13 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
     assert calm.tone == "likely"
 
     # What has just arrived waits for a step, which vLLM counts as for capacity.
-    arrived = engine(gauges=gauges, kv_cache_peak=0.1)
+    room = {Gauge.KV_CACHE_USAGE: 0.6}
+    arrived = engine(gauges=gauges | room)
     assert answer(report(model(temperature("0", GOOD), engines=(arrived,)))).tone == "likely"
+    # 24,000 tokens of 60,000 are free, and a request takes 30,000.
+    long = CacheWindow(40, 1_000_000, 200_000, 1_000_000, 0, 0)
+    large = engine(gauges=gauges | room, cache=long, kv_cache_capacity_tokens=60_000)
+    assert answer(report(model(temperature("0", GOOD), engines=(large,)))).tone == "even"
 
     judged = judgement(GOOD, 0.8, by_speedup=True)
     quick = timed_model(timed("0", GOOD, 0.8, 35, 30), judgement=judged, engines=(waits,))
@@ -796,7 +806,8 @@ def test_a_good_acceptance_rate_does_not_hide_that_requests_wait_for_room():
         "Speculation pays: per token, it saves 5 ms at T 0. But requests wait for KV cache.",
         "even",
     )
-    preempts = engine(cache=PREEMPTING, gauges={})
+    one = {Gauge.REQUESTS_RUNNING: 3.0, Gauge.WAITING_FOR_CAPACITY: 1.0}
+    preempts = engine(cache=PREEMPTING, gauges=one | room)
     pushed = timed_model(timed("0", GOOD, 0.8, 35, 30), judgement=judged, engines=(preempts,))
     assert answer(report(pushed)).text.endswith("But requests are preempted for lack of KV cache.")
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 
 from sidecar import __version__
 from sidecar.analysis.report import Report
+from sidecar.analysis.split.lives import OTHER_ENGINE
 from sidecar.analysis.split.plugin_state import PluginReport, PluginState
 from sidecar.export.checklist import checklist_section
 from sidecar.export.declaration import ReportView
@@ -23,6 +24,11 @@ SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
 )
 STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
+_RECOVERS = "Totals recover with the next one; only single requests are missing."
+_DROPPED = {
+    OTHER_ENGINE: "After a restart of vLLM these are the last ones from before it; else another"
+    " vLLM sends to this sidecar's socket."
+}
 
 
 def plugin_line(plugin: PluginReport, said: str, *, is_up: bool) -> str:
@@ -57,6 +63,7 @@ def hints_section(report: Report) -> str:
         if count:
             found.append(
                 f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
+                f" {_DROPPED.get(reason, _RECOVERS)}"
             )
     notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(found))
     return fold(

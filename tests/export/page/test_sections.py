@@ -272,7 +272,7 @@ def test_notes_and_hints_are_shown_once():
     no_split = NoSplit(NoSplitReason.COUNTS_OTHERWISE, "0", ratio=0.91)
     page = text(
         model(judgement=judged, engines=(engine(limitations=limited), losing), no_split=no_split),
-        plugin=replace(OBSERVING, dropped={"malformed": 2, "silent": 0}),
+        plugin=replace(OBSERVING, dropped={"malformed": 2, "other_engine": 6, "silent": 0}),
     )
     for sentence in (
         "rejection_sample_method fly also accepts tokens that the model itself would not",
@@ -280,6 +280,9 @@ def test_notes_and_hints_are_shown_once():
         "on engine 0 the plug-in counted 91.0% of what vLLM counted",
         "does not export accepted tokens by draft position",
         "The sidecar dropped 2 messages from the plug-in: malformed",
+        "Totals recover with the next one",
+        "The sidecar dropped 6 messages from the plug-in: other_engine",
+        "After a restart of vLLM these are the last ones from before it",
         "No speedup for demo: the step time without speculation is not known; measure it",
     ):
         assert page.count(sentence) == 1, sentence

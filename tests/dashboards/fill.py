@@ -26,6 +26,9 @@ def main():
         parser.error(f"no such state: {', '.join(unknown)}")
 
     states = [STATES[name] for name in arguments.states] or list(STATES.values())
+    if there := [state.name for state in states if (arguments.out / state.name).exists()]:
+        parser.error(f"already there: {', '.join(there)}")
+
     for state in states:
         folder = arguments.out / state.name
         folder.mkdir(parents=True)

@@ -261,9 +261,13 @@ def _recorded_of(plays):
         (name, labels, value + EPOCH * (name == "ALERTS_FOR_STATE"), minute)
         for minute, series in found.items()
         for named, value in series
-        for name, labels in [(named["__name__"], {**named})]
-        if labels.pop("__name__")
+        for name, labels in [_named(named)]
     ]
+
+
+def _named(labels):
+    """The name of a series, and its other labels."""
+    return labels["__name__"], {key: labels[key] for key in labels if key != "__name__"}
 
 
 # The states.

@@ -20,6 +20,8 @@ WRITER = "specdec-plugin"
 # The first with native sidecars switched on, and the first in which they are stable.
 VERSIONS = ("1.29", "1.33")
 PROGRAMS = ROOT / ".venv" / "bin"  # into which scripts/kubectl-helm installs
+# Kubernetes allows 262,144 bytes of annotations, and a client-side apply keeps the object in one.
+MOST_APPLIED = 260_000
 # The same language; in C, for the dashboards are long.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

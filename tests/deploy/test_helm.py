@@ -15,6 +15,7 @@ from tests.app.app_tools import running_sidecar
 from tests.debian_servers import free_port
 from tests.deploy.deploy_tools import (
     CHART,
+    MOST_APPLIED,
     PAGES,
     RENDERED,
     RULES,
@@ -87,7 +88,7 @@ def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_ot
         check_object(obj)
     for obj in kinds.get("ConfigMap", []):
         stored = json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
-        assert len(stored.encode()) < 256_000  # see test_monitoring.py
+        assert len(stored.encode()) < MOST_APPLIED
     if "Deployment" in kinds:
         pod, config = pod_of(kinds["Deployment"]), tmp_path / "settings.yaml"
         config.write_text(mounted_settings(kinds))

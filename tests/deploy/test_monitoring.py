@@ -14,7 +14,15 @@ import yaml
 
 from sidecar.analysis.series import PROMISED
 from sidecar.settings.groups import Limits
-from tests.deploy.deploy_tools import CHART, KUBERNETES, PAGES, ROOT, RULES, read_all
+from tests.deploy.deploy_tools import (
+    CHART,
+    KUBERNETES,
+    MOST_APPLIED,
+    PAGES,
+    ROOT,
+    RULES,
+    read_all,
+)
 
 
 def test_the_manifests_have_every_rule_and_every_dashboard():
@@ -29,10 +37,9 @@ def test_the_manifests_have_every_rule_and_every_dashboard():
 
 
 def test_a_client_side_apply_can_store_every_dashboard():
-    """It keeps the object in an annotation; Kubernetes allows 262,144 bytes of annotations."""
     for obj in read_all((KUBERNETES / "monitoring" / "dashboards.yaml").read_text()):
         stored = json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
-        assert len(stored.encode()) < 256_000, obj["metadata"]["name"]
+        assert len(stored.encode()) < MOST_APPLIED, obj["metadata"]["name"]
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

@@ -51,7 +51,7 @@ def curves():
     "cell",
     [
         slow(Cell(8, 20, 64, is_warm=False)),
-        Cell(8, 1900, 64, is_warm=True),
+        slow(Cell(8, 1900, 64, is_warm=True)),
         Cell(8, 1900, 64, is_warm=False),
         Cell(1, 1900, 64, is_warm=False),
     ],

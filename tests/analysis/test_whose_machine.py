@@ -359,12 +359,12 @@ def steps(examples):
 
 
 TestWhose = Whose.TestCase
-TestWhose.settings = steps(5)
+TestWhose.settings = steps(2)
 
 
 @pytest.mark.slow
 def test_many_more_orders():
-    """As ``TestWhose``, thirty times as long."""
+    """As ``TestWhose``, 75 times as long."""
     run_state_machine_as_test(Whose, settings=steps(150))
 
 

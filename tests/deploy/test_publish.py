@@ -14,6 +14,8 @@ from scripts.distributions_check import Refused, check, relative_links
 from sidecar import __version__
 from tests.deploy.deploy_tools import ROOT
 
+pytestmark = pytest.mark.slow
+
 ENGINES = {"docker", "podman", "buildah"}
 
 

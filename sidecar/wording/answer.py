@@ -237,10 +237,13 @@ def _others(models: Sequence[ModelReport]) -> str:
 def _named_with(models: Sequence[ModelReport], verdict: Verdict) -> str:
     """The names of those with a verdict by time; of many, their number."""
     names = [model.model_name for model in models if model.judgement.by_speedup is verdict]
-    if len(names) > _NAMED_MODELS:
-        return f"{len(names)} other models"
-    *first, last = names or [""]
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{len(names)} other models" if len(names) > _NAMED_MODELS else _enumerated(names)
+
+
+def _enumerated(names: Sequence[str]) -> str:
+    """As in "a, b and c"; empty without any."""
+    *others, last = names or [""]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _rank(verdict: Verdict) -> int:
@@ -424,9 +427,10 @@ def _of_speed(model: ModelReport, plugin: PluginReport) -> Answer:
     if all(judged.by_speedup is None for judged in found.about):
         by_sizes = estimate_sentence(model.estimate, _rates(found.about))
         found = replace(found, reason=f"{by_sizes} {found.reason}".strip())
-    if model.judgement.by_speedup is None and _is_short_of_room(model):
-        why = f"The rule of thumb does not know that: {room_sentence(model)} {found.reason}"
-        return replace(found, reason=why.strip())
+    room = _lack_of_room(model)
+    if room and model.judgement.by_speedup is None:
+        why = f"The rule of thumb does not know that: {room} {found.reason}".strip()
+        return replace(found, reason=why)
 
     speed = model.speed
     if speed is not None and speed.held is not None:
@@ -445,11 +449,13 @@ def _with_parts(said: Answer, model: ModelReport) -> Answer:
         said = _also(said, f"it does not pay on {losing}", "even" if gains else "bad")
     elif odd := _odd_engine(model):
         said = _also(said, odd, "even")
-    if _is_short_of_room(model):
+
+    if _lack_of_room(model):
         what = "requests are preempted for lack of KV cache"
         if any(map(lets_many_wait, model.engines)):
             what = "requests wait for KV cache"
         said = _also(said, what, "even")
+
     return said
 
 
@@ -461,9 +467,9 @@ def _also(said: Answer, clause: str, tone: str) -> Answer:
     return replace(said, text=f"{said.text} {word} {clause}.", tone=worse)
 
 
-def _is_short_of_room(model: ModelReport) -> bool:
-    """Whether requests wait for room, or are preempted, where speculation pays otherwise."""
-    return bool(room_sentence(model)) and _worst(model) is Verdict.NET_POSITIVE
+def _lack_of_room(model: ModelReport) -> str:
+    """That requests wait for room, or are preempted, where speculation pays otherwise."""
+    return room_sentence(model) if _worst(model) is Verdict.NET_POSITIVE else ""
 
 
 def _losing_engines(model: ModelReport) -> str:
@@ -655,8 +661,8 @@ def _is_measured(split: Split) -> bool:
 
 
 def _temperatures(split: Split) -> str:
-    *others, last = (bucket.temperature for bucket in split)
-    return f"temperatures {', '.join(others)} and {last}" if others else f"temperature {last}"
+    names = [bucket.temperature for bucket in split]
+    return f"{'temperatures' if len(names) > 1 else 'temperature'} {_enumerated(names)}"
 
 
 def _by_time(split: Split, model: ModelReport) -> Answer:

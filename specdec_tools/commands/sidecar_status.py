@@ -122,7 +122,7 @@ def status_lines(
         yield from summary(model, status["thresholds"], layout, paint, shown)
 
     yield ""
-    vllm = f", of vLLM at {status['vllm_url']}" if "vllm_url" in status else ""
+    vllm = f", beside vLLM at {status['vllm_url']}" if "vllm_url" in status else ""
     whose = f"specdec-sidecar {status['version']}, {origin}{vllm}"
     if is_brief:
         yield f"{whose}; --all has more"
